@@ -1,0 +1,47 @@
+"""The device of a process: where tensors live, how time and memory are read."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from runner.schema import Device
+
+
+class Backend(Protocol):
+    """One process's device. A mark is a point in time on it; marks are compared once the device got there."""
+
+    device: torch.device
+    collectives: str  # the process group's library
+    reading_waits: bool  # whether reading a value waits for work that was queued
+
+    def mark(self) -> Any: ...
+    def seconds(self, start: Any, end: Any) -> float: ...
+    def peak_memory(self) -> int: ...
+    def reset_peak(self) -> None: ...
+
+
+def open_backend(device: Device, local_rank: int) -> Backend:
+    """The device of the process `local_rank` of this machine."""
+    if device is Device.cuda:
+        from runner.backend.cuda import Cuda
+
+        return Cuda(local_rank)
+    from runner.backend.cpu import Cpu
+
+    return Cpu()
+
+
+def to_device(batch: Any, device: torch.device, floats: torch.dtype | None) -> Any:
+    """A batch, however nested, on a device; floating-point tensors in the format `floats` if one is given."""
+    if isinstance(batch, torch.Tensor):
+        wanted = floats if batch.is_floating_point() else None
+        return batch.to(device, wanted, non_blocking=True)
+    if isinstance(batch, dict):
+        return type(batch)((k, to_device(v, device, floats)) for k, v in batch.items())
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(v, device, floats) for v in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(v, device, floats) for v in batch)
+    return batch.to(device) if hasattr(batch, "to") else batch

@@ -1,0 +1,59 @@
+"""From names to objects: makes what a `_target_` in the configuration names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.errors import Problem, TaskError
+
+
+def build(target: str, *positional: Any, **arguments: Any) -> Any:
+    """Call the class or function that `target` names. Arguments with a `_target_` of their own are made first.
+
+    Raises TaskError if there is no such thing, or if it does not take these arguments.
+    """
+    found = locate(target)
+    made = {name: _nested(value) for name, value in arguments.items()}
+    try:
+        return found(*positional, **made)
+    except TypeError as error:
+        trace = error.__traceback__
+        if trace is not None and trace.tb_next is None:  # raised by the call itself, not inside it
+            raise TaskError(f"{target} cannot be made with the arguments {sorted(made)}: {error}") from error
+        raise
+
+
+def locate(target: str) -> Any:
+    """The class or function of a dotted name. Raises TaskError that says which part of the name is not there."""
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise  # the module is there, something that it imports is not
+        raise TaskError(
+            f"_target_={target}: there is no module {error.name} in {Path.cwd()} or on the import path"
+        ) from error
+    except AttributeError:
+        names = [n for n in dir(importlib.import_module(module)) if n[0].isupper()]
+        raise TaskError(f"_target_={target}: the module {module} has no {name}; it has {', '.join(names)}") from None
+
+
+def missing_module(key: str, target: str) -> Problem | None:
+    """A problem if the outermost module of `target` does not exist. Imports nothing."""
+    top = target.partition(".")[0]
+    if importlib.util.find_spec(top) is not None:
+        return None
+    what = f"there is no module {top} in {Path.cwd()} or on the import path"
+    return Problem(key, what, f"Start the command in the folder that has {top}.py, or install it")
+
+
+def _nested(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        inner = {k: _nested(v) for k, v in value.items()}
+        return build(inner.pop("_target_"), **inner) if "_target_" in inner else inner
+    return [_nested(v) for v in value] if isinstance(value, list) else value

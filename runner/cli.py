@@ -1,0 +1,81 @@
+"""The verbs: run (the default) and plan. Heavy imports happen inside them, so that each answers at once."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.errors import RunnerError
+
+if TYPE_CHECKING:
+    pass
+
+VERBS = ("run", "plan")
+_NO_TRAINING = frozenset(
+    {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--shell-completion", "-sc", "--version", "-V"}
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command line; returns the exit code: 0 well, 1 failed, 2 not a configuration that can run."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.path[:1] != [""]:  # installed command: a task beside it must be found as under `python -m`
+        sys.path.insert(0, str(Path.cwd()))
+    verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
+    try:
+        if "--version" in arguments or "-V" in arguments:
+            print(f"samestep {_version()}")
+            return 0
+        return _plan(arguments) if verb == "plan" else _run(arguments)
+    except RunnerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: list[str]) -> int:
+    """Train: one run, or every job of a sweep."""
+    from runner.launch import warm
+
+    if not _NO_TRAINING.intersection(arguments):
+        warm.warm_up()  # first, so that torch is loaded while Hydra composes
+    from runner.compose import app
+    from runner.runs import Runs, check_runnable
+
+    runs = Runs()
+    try:
+        app.run(arguments, runs.run, check_runnable)
+    finally:
+        runs.close()
+    return runs.exit_code
+
+
+def _plan(arguments: list[str]) -> int:
+    """Print the plan of a command line. Starts nothing and imports no torch."""
+    from runner.compose import app
+    from runner.plan_view import show_plan, sizes_of
+
+    flags = [a for a in arguments if a.startswith("-")]
+    unknown = [f for f in flags if f not in ("--json", "--load")]
+    if unknown:
+        raise RunnerError(f"plan does not know {' '.join(unknown)}; it takes --json and --load")
+    plan = app.compose_one([a for a in arguments if a not in flags])
+    sizes = sizes_of(plan.config.task, load="--load" in flags)
+    if sizes is not None:
+        plan = plan.with_sizes(sizes)
+    if "--json" in flags:
+        print(plan.to_json())
+    else:
+        show_plan(plan)
+    return 0
+
+
+def _version() -> str:
+    try:
+        return version("samestep")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,138 @@
+"""What is wrong with a command line: all of it at once, one line each.
+
+Hydra and pydantic each stop at the first kind of fault that they know. Here the overrides are looked at one
+by one (does the key exist, is there such a choice), then whatever is sound is composed and checked, and an override
+that is found at fault is left out and the rest checked again, until nothing more turns up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from runner import schema
+from runner.errors import ConfigError, Problem
+
+Check = Callable[[dict[str, Any]], object]
+Compose = Callable[[list[str]], dict[str, Any]]
+
+
+def prepare(overrides: Sequence[str]) -> list[str]:
+    """The overrides as Hydra should see them: a key that is free may be set without a `+` before it.
+
+    A task's own keys are free, as are those of a custom optimizer or schedule; whether the key was
+    free is checked later, against the schema.
+    """
+    free = re.compile(r"(task|optim|schedule)\.[\w.]+=")
+    return [f"++{o}" if free.match(o) else o for o in overrides]
+
+
+def is_sweep(text: str, loader: ConfigLoader) -> bool:
+    """Whether an override stands for several values. False for one that cannot be read."""
+    try:
+        return bool(OverridesParser.create(config_loader=loader).parse_override(text).is_sweep_override())
+    except HydraException:
+        return False
+
+
+def jobs_of(overrides: Sequence[str], swept: dict[str, Any], loader: ConfigLoader) -> list[list[str]]:
+    """The overrides of every job of a sweep, as Hydra's basic sweeper will make them; `swept` are the
+    parameters that a recipe sweeps."""
+    texts = [*(f"{k}={v}" for k, v in swept.items()), *overrides]
+    parsed = OverridesParser.create(config_loader=loader).parse_overrides(texts)
+    jobs: list[list[str]] = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
+    return jobs
+
+
+def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compose, check: Check) -> list[Problem]:
+    """Every problem of a command line. `compose` makes plain values of overrides, `check` raises ConfigError."""
+    problems: list[Problem] = []
+    sound: list[str] = []
+    for text in overrides:
+        found = problem_of(text, loader)
+        problems.extend([found] if found else [])
+        sound.extend([] if found else [text])
+    while True:
+        try:
+            check(compose(sound))
+        except ConfigError as error:
+            fresh = [p for p in error.problems if p not in problems]
+            problems.extend(fresh)
+            rest = [o for o in sound if not any(_sets(o, p.key) for p in fresh)]
+            if rest != sound:
+                sound = rest
+                continue
+        except (HydraException, OmegaConfBaseException) as error:
+            if not problems:
+                problems.append(Problem("", describe(error)))
+        return problems
+
+
+def describe(error: Exception) -> str:
+    """An error of Hydra or OmegaConf as one line: its first sentence, and what it was about."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = str(error.__cause__).splitlines()[0] if error.__cause__ is not None else ""
+    return " ".join(dict.fromkeys([*lines, *([cause] if cause else [])]))
+
+
+def problem_of(text: str, loader: ConfigLoader) -> Problem | None:
+    """What a single override has wrong with its form, its key or its choice."""
+    try:
+        override = OverridesParser.create(config_loader=loader).parse_override(text)
+    except HydraException as error:
+        return Problem(text, describe(error))
+    key = override.key_or_group
+    if key.partition(".")[0].partition("/")[0] == "hydra" or override.is_delete():
+        return None
+    group = key.replace(".", "/")
+    if loader.get_group_options(group, ObjectType.CONFIG):
+        return _choice_problem(key, override, loader)
+    section, _, name = key.partition(".")
+    if section not in schema.keys_of(""):
+        return schema.unknown_key(key if section == key else section, [*schema.keys_of(""), "recipe", "hydra"])
+    if not name or schema.is_open(section, {}) or section in ("optim", "schedule"):
+        return None  # the schema knows more, once it is composed
+    known = schema.keys_of(section)
+    return None if name.partition(".")[0] in known else schema.unknown_key(key, known)
+
+
+def _choice_problem(key: str, override: Override, loader: ConfigLoader) -> Problem | None:
+    if override.is_sweep_override():
+        values = list(override.sweep_string_iterator())
+    else:
+        value = override.value()
+        if isinstance(value, dict):
+            return Problem(key, "is a group: choose one of its options by name", _offer(key, "", loader))
+        values = [str(v) for v in value] if isinstance(value, list) else [] if value is None else [str(value)]
+    for value in values:
+        if not _exists(f"{key}/{value}", loader):
+            return Problem(key, f"'{value}' is not one of its choices", _offer(key, value, loader))
+    return None
+
+
+def _exists(path: str, loader: ConfigLoader) -> bool:
+    return any(source.is_config(path) for source in loader.get_sources())
+
+
+def _offer(key: str, value: str, loader: ConfigLoader) -> str:
+    import difflib
+
+    choices = loader.get_group_options(key, ObjectType.CONFIG)
+    close = difflib.get_close_matches(value, choices, 1)
+    meant = f"Did you mean {key}={close[0]}? " if close else ""
+    return f"{meant}The choices are: {', '.join(choices)}"
+
+
+def _sets(text: str, key: str) -> bool:
+    """Whether an override is what gave `key` its value: it names the key, a part above it or below it."""
+    name = text.partition("=")[0].lstrip("+~").partition("@")[0].replace("/", ".")
+    return bool(key) and (name == key or key.startswith(name + ".") or name.startswith(key + "."))

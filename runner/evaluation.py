@@ -1,0 +1,149 @@
+"""Evaluation, exact over processes: every item counts once, whatever the number of processes.
+
+The items are cut into batches of `per_device`, the same batches for every number of processes; each process takes
+a contiguous share of them, and sums are added up in fp64. Training's streams and the model's mode are left as they were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from runner import records
+from runner.data import Items, check_dataset, load
+from runner.errors import TaskError
+from runner.plan import Plan
+from runner.precision import Precision
+from runner.records import EvalRow
+from runner.rundir import RunFolder
+from runner.schema import StopMode
+from runner.seeding import Streams
+from runner.task import check_loss
+from runner.window import Window
+from runner.world import World
+
+Sums = dict[str, tuple[float, float]]
+
+
+class Evaluation:
+    """When to evaluate, how, and whether to stop for what came out of it."""
+
+    def __init__(
+        self, plan: Plan, world: World, folder: RunFolder, task: Any, model: nn.Module,
+        streams: Streams, precision: Precision, device: torch.device,
+    ):  # fmt: skip
+        self._plan, self._world, self._folder, self._task, self._model = plan, world, folder, task, model
+        self._streams, self._precision, self._device = streams, precision, device
+        self._data = task.eval_data()
+        self._count = check_dataset(self._data, "eval_data()") if self._data is not None else 0
+        self._best: float | None = None
+        self._waited = 0
+        self._done_at = -1
+
+    def due(self, window: Window) -> bool:
+        """Whether to evaluate after this window."""
+        every = self._plan.config.eval.every
+        if self._data is None or every is None:
+            return False
+        if isinstance(every, int):
+            return window.update % every == 0
+        epochs = int(re.match(r"\d+", every)[0])  # type: ignore[index]
+        return window.last_of_epoch and window.epoch % epochs == 0
+
+    def run(self, update: int, epoch: int) -> bool:
+        """Evaluate after `update` updates and record it. Returns whether training should stop.
+
+        Every process gets the same sums, so all of them decide alike.
+        """
+        if self._data is None or self._done_at == update:
+            return False
+        self._done_at = update
+        row = self._evaluate(update, epoch)
+        if self._world.rank == 0:
+            records.append(self._folder.evals, [row])
+        return self._should_stop(row)
+
+    def _evaluate(self, update: int, epoch: int) -> EvalRow:
+        self._agree_on_buffers()
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            with torch.no_grad(), self._streams.aside("eval", update):
+                mine = self._sum_up(update)
+        finally:
+            self._model.train(was_training)
+        sums = _add(self._world.gather(mine))
+        means = {name: total / weight if weight else None for name, (total, weight) in sums.items()}
+        weight = sums.get("loss", (0.0, 0.0))[1]
+        return EvalRow(update, epoch, means.pop("loss", None), weight, means)
+
+    def _sum_up(self, update: int) -> Sums:
+        """This process's share of every sum."""
+        found: dict[str, list[tuple[Tensor | float, Tensor | float]]] = defaultdict(list)
+        for number, batch in self._batches():
+            if self._streams.exact:
+                self._streams.micro_batch(-update, number)  # no training update has a negative number
+            with self._precision.forward():
+                found["loss"].append(check_loss(self._task.loss(self._model, batch), self._task))
+                for name, pair in self._task.metrics(self._model, batch).items():
+                    if name in ("loss", "update", "epoch", "weight"):
+                        raise TaskError(f"metrics() may not be named '{name}': evals.jsonl has a column of that name")
+                    found[name].append(pair)
+        return {name: (_total(p[0] for p in pairs), _total(p[1] for p in pairs)) for name, pairs in found.items()}
+
+    def _batches(self) -> Any:
+        size, seed = self._plan.arithmetic.per_device, self._plan.config.seed
+        batches = [(0, tuple(range(i, min(i + size, self._count)))) for i in range(0, self._count, size)]
+        share = -(-len(batches) // self._world.size)
+        first = self._world.rank * share
+        mine = batches[first : first + share]
+        items = Items(self._data, self._task.collate, seed, "eval item", self._streams.exact)
+        floats = self._precision.weights if self._precision.casts_inputs else None
+        workers = min(self._plan.config.data.workers, len(mine))
+        return enumerate(load(items, mine, workers, seed, self._device, floats, self._world.rank), first)
+
+    def _agree_on_buffers(self) -> None:
+        """Buffers (BatchNorm's statistics, say) are each process's own in training; those of rank 0 are evaluated."""
+        with torch.no_grad():
+            self._world.broadcast(list(self._model.buffers()))
+
+    def _should_stop(self, row: EvalRow) -> bool:
+        stop = self._plan.config.early_stop
+        if stop.metric is None:
+            return False
+        values = {"loss": row.loss, **row.metrics}
+        if stop.metric not in values:
+            raise TaskError(f"early_stop.metric={stop.metric}: the evaluation has {', '.join(values)}")
+        value = values[stop.metric]
+        if value is None:
+            return False
+        sign = 1 if stop.mode is StopMode.min else -1
+        if self._best is None or sign * (self._best - value) > stop.min_delta:
+            self._best, self._waited = value, 0
+            return False
+        self._waited += 1
+        return self._waited > stop.patience
+
+
+def _total(values: Any) -> float:
+    """The sum in fp64; tensors are added on their device and read once."""
+    tensors, known = [], 0.0
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value.detach().to(torch.float64).reshape(()))
+        else:
+            known += value
+    return known + (torch.stack(tensors).sum().item() if tensors else 0.0)
+
+
+def _add(shares: list[Sums]) -> Sums:
+    sums: dict[str, tuple[float, float]] = {}
+    for share in shares:
+        for name, (total, weight) in share.items():
+            before = sums.get(name, (0.0, 0.0))
+            sums[name] = (before[0] + total, before[1] + weight)
+    return sums

@@ -1,0 +1,108 @@
+"""What runs first in a rank: its output, its signals, its watch over the parent; then the worker."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.rundir import RunFolder
+
+if TYPE_CHECKING:
+    from runner.world import Seat
+
+FAILED = 1
+ORPHANED = 3
+
+
+def main(folder: str, rank: int, seat: dict[str, Any], environment: dict[str, str], report: Connection) -> None:
+    """Run a rank. Its error, if any, goes to the parent as JSON through `report`; its output into the run's folder."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches every process of the terminal; the parent decides
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    run = RunFolder(Path(folder))
+    _redirect(run.log(rank))
+    os.environ.clear()
+    os.environ.update(environment)
+    faulthandler.enable()
+    try:
+        _work(run, seat)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        report.send_bytes(json.dumps(_describe(rank, error)).encode())
+        sys.stderr.flush()
+        os._exit(FAILED)  # no tidy end: the process group may wait for a peer that is gone
+
+
+def _work(run: RunFolder, seat: dict[str, Any]) -> None:
+    from runner import worker
+    from runner.world import Seat
+
+    made: Seat = Seat(**seat)
+    worker.main(run, made)
+
+
+def _describe(rank: int, error: BaseException) -> dict[str, Any]:
+    from runner.errors import RunnerError
+
+    text = str(error) if isinstance(error, RunnerError) else f"{type(error).__name__}: {error}"
+    notes = getattr(error, "__notes__", [])
+    return {
+        "rank": rank,
+        "type": type(error).__name__,
+        "message": " ".join([text, *(f"({n})" for n in notes)]),
+        "trace": "" if isinstance(error, RunnerError) else "".join(traceback.format_exception(error)),
+        "consequence": _is_consequence(error),
+        "time": time.time(),
+    }
+
+
+def _is_consequence(error: BaseException) -> bool:
+    """Whether an error only says that another rank is gone."""
+    text = str(error)
+    return type(error).__name__.startswith("Dist") or any(
+        sign in text
+        for sign in (
+            "Connection closed by peer",
+            "Connection reset by peer",
+            "Broken pipe",
+            "Timed out waiting",
+            "gloo/",
+        )
+    )
+
+
+def _redirect(log: Path) -> None:
+    """Everything that this process writes to its terminal goes into its log."""
+    log.parent.mkdir(exist_ok=True)
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(fd, stream.fileno())
+    os.close(fd)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _leave(_number: int, _frame: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
+def _follow_parent() -> None:
+    """End with the parent, however it ended: a rank left alone would train on for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(ORPHANED)

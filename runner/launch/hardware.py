@@ -1,0 +1,67 @@
+"""Does this machine have what a plan asks for? Looked up without torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+
+from runner.errors import ConfigError, Problem
+from runner.plan import Plan
+from runner.schema import Device
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gpus() -> int:
+    """GPUs that a process started here would see: those the driver shows, less those that are hidden."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    present = len(list(Path("/proc/driver/nvidia/gpus").glob("*"))) or len(list(Path("/dev").glob("nvidia[0-9]*")))
+    if not present:
+        present = len(
+            [p for p in Path("/sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id") if p.read_text().strip() != "0"]
+        )
+    if visible is None or not present:
+        return present
+    chosen = [v for v in visible.split(",") if v.strip() and v.strip() != "-1"]
+    return min(present, len(chosen))
+
+
+def threads_of(plan: Plan) -> int:
+    """Threads of one process: as configured, or the machine's cores divided by the processes on it."""
+    hardware = plan.config.hardware
+    return hardware.threads or max(1, cores() // (hardware.processes // hardware.nodes))
+
+
+def check_hardware(plan: Plan) -> None:
+    """Raises ConfigError, in one line, if this machine cannot run the plan: what it has, and what would run."""
+    hardware = plan.config.hardware
+    wanted, nodes = hardware.processes, hardware.nodes
+    here = f"this machine has {_count(gpus(), 'GPU')} and {_count(cores(), 'CPU core')}"
+    if nodes > 1:
+        what = f"{nodes} nodes were asked for, but one command starts processes on this machine only"
+        raise ConfigError([Problem("hardware", what, f"On this machine hardware={_choice(wanted, 'cpu')} would run")])
+    if hardware.device is Device.cuda and gpus() < wanted:
+        what = f"{_count(wanted, 'GPU')} {'was' if wanted == 1 else 'were'} asked for, but {here}"
+        alternative = (
+            f"hardware={_choice(gpus(), 'gpu')} would run" if gpus() else f"hardware={_choice(wanted, 'cpu')} would run"
+        )
+        raise ConfigError([Problem("hardware", what, alternative)])
+    if hardware.device is Device.xla:
+        why = (
+            "is not supported yet"
+            if importlib.util.find_spec("torch_xla")
+            else "needs torch-xla, which is not installed"
+        )
+        raise ConfigError([Problem("hardware", f"a TPU {why}; {here}", f"hardware={_choice(wanted, 'cpu')} would run")])
+
+
+def _choice(count: int, kind: str) -> str:
+    return kind if count == 1 else f"{count}{kind}"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"

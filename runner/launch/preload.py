@@ -1,0 +1,11 @@
+"""Loaded by the fork server, for its effect: torch is in memory before the first rank is forked.
+
+`torch._dynamo` is what building the first optimizer would load otherwise, in every rank again.
+Freezing the garbage collector keeps the pages that all ranks share from being copied.
+"""
+
+import gc
+
+import runner.worker  # noqa: F401
+
+gc.freeze()

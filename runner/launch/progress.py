@@ -1,0 +1,82 @@
+"""What a user sees while a run goes on: a bar on a terminal, a line every few seconds elsewhere.
+
+Ranks write rows and logs; this process follows the files. It owns the terminal alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+from runner.rundir import RunFolder
+
+LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
+
+
+class Progress:
+    """Follows one run's folder."""
+
+    def __init__(self, folder: RunFolder, console: Console):
+        self.interval = 0.1 if console.is_terminal else 0.5
+        self._folder, self._console = folder, console
+        self._rows, self._log = _Tail(folder.updates), _Tail(folder.log(0))
+        self._total: int | None = folder.read_plan().arithmetic.updates
+        self._next_line = time.monotonic() + LINE_EVERY
+        self._bar: Bar | None = None
+        if console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[loss]}"),
+                TimeRemainingColumn(),
+            )
+            self._bar = Bar(*columns, console=console, transient=True)
+            self._task = self._bar.add_task("training", total=self._total, loss="")
+            self._bar.start()
+
+    def show(self) -> None:
+        """Bring the terminal up to date with the files."""
+        for line in self._log.lines():
+            self._console.print(line, markup=False, highlight=False)
+        lines = self._rows.lines()
+        if not lines:
+            return
+        row = json.loads(lines[-1])
+        if self._total is None:
+            self._total = self._folder.read_plan().arithmetic.updates
+        loss = f"loss {row['loss']:.4f}" if isinstance(row["loss"], float) else f"loss {row['loss']}"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=row["update"], total=self._total, loss=loss)
+        elif time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LINE_EVERY
+            self._console.print(f"update {row['update']} of {self._total or '?'}, {loss}", highlight=False)
+
+    def finish(self) -> None:
+        """The run is over: show what is left and give the terminal back."""
+        self.show()
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class _Tail:
+    """The whole lines that a file has gained since the last look."""
+
+    def __init__(self, path: Path):
+        self._path, self._at, self._rest = path, 0, b""
+
+    def lines(self) -> list[str]:
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        self._at += len(data)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        return [line.decode(errors="replace") for line in whole if line]

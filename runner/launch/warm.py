@@ -1,0 +1,26 @@
+"""The fork server: one process that has loaded torch, from which every rank is forked in milliseconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
+
+CONTEXT: ForkServerContext = multiprocessing.get_context("forkserver")
+
+# Read when torch is loaded, so set for the server; each rank then sets the number that its plan asks for.
+_THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def warm_up() -> None:
+    """Start the server, which loads torch while this process goes on. Does nothing if it runs already."""
+    CONTEXT.set_forkserver_preload(["runner.launch.preload"])
+    mine = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update({name: value for name, value in _THREADS.items() if mine[name] is None})
+    try:
+        forkserver.ensure_running()
+    finally:
+        for name, value in mine.items():
+            if value is None:
+                del os.environ[name]

@@ -1,0 +1,104 @@
+"""Training, top to bottom: windows, their passes, the update. Nothing here waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runner.evaluation import Evaluation
+from runner.losses import Losses
+from runner.schedule import Schedule
+from runner.schema import NonFinite
+from runner.seeding import Streams
+from runner.sync import Sync
+from runner.window import Window, Windows
+
+
+@dataclass(slots=True)
+class Training:
+    """The parts of a run on one process, ready to go. `batches` yields this process's micro-batches in order."""
+
+    rank: int
+    windows: Windows
+    batches: Iterator[Any]
+    streams: Streams
+    sync: Sync
+    parameters: list[torch.nn.Parameter]
+    optimizer: torch.optim.Optimizer
+    schedule: Schedule
+    clip: float | None
+    nonfinite: NonFinite
+    losses: Losses
+    evaluation: Evaluation
+    every_pass: bool  # whether every micro-batch is reduced, so that all processes need as many passes
+
+
+def train(t: Training) -> int:
+    """Train until the windows end or an evaluation says stop. Returns the number of windows done."""
+    window = None
+    for window in t.windows:
+        update(t, window)
+        if t.evaluation.due(window):
+            t.losses.flush()
+            if t.evaluation.run(window.update, window.epoch):
+                break
+    t.losses.flush()
+    if window is None:
+        return 0
+    t.evaluation.run(window.update, window.epoch)
+    return window.update
+
+
+def update(t: Training, window: Window) -> None:
+    """One window: a forward and a backward for every pass of this process, one reduction, one optimizer update."""
+    t.losses.open()
+    sent, sent_bytes = t.sync.collectives, t.sync.bytes
+    for micro in window.passes(t.rank, t.every_pass):
+        before = t.sync.collectives
+        batch = next(t.batches) if micro.ids else None
+        t.streams.micro_batch(window.update, micro.index)
+        total, weight = t.sync.forward(batch, micro.last)
+        t.sync.backward(total, micro.last)
+        t.losses.add(window, micro, total, weight, synced=t.sync.collectives > before)
+    sums = t.sync.finish()
+    lr = t.schedule.lr
+    norm = average_and_clip(t.parameters, sums[1], t.clip)
+    skipped = t.nonfinite is NonFinite.skip and not t.losses.finite((sums[0], norm))
+    if not skipped:
+        t.optimizer.step()
+        t.schedule.advance()
+    t.optimizer.zero_grad()
+    t.losses.close(
+        window,
+        sums,
+        t.sync.factor,
+        norm,
+        lr=lr,
+        skipped=skipped,
+        collectives=t.sync.collectives - sent,
+        bytes=t.sync.bytes - sent_bytes,
+    )
+
+
+@torch.no_grad()
+def average_and_clip(parameters: list[torch.nn.Parameter], weight: Tensor, clip: float | None) -> Tensor:
+    """Divide the gradients by the window's weight and clip them to a global norm, in one pass over them.
+
+    Returns the norm before clipping, as a tensor on the device. A parameter that nothing in the window used gets
+    a gradient of zero, on every setup alike; a window without any weight changes no gradient but to zero.
+    """
+    gradients = []
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+        gradients.append(p.grad)
+    scale = torch.where(weight > 0, 1 / weight, 0.0)
+    norm = torch.nn.utils.get_total_norm(gradients) * scale
+    if clip is not None:
+        scale = scale * (clip / (norm + 1e-6)).clamp(max=1.0)
+    torch._foreach_mul_(gradients, scale)
+    return norm

@@ -1,0 +1,173 @@
+"""Losses stay on the device until they are read, many at once: the one place where the host waits for the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runner import records
+from runner.backend import Backend
+from runner.errors import NonFiniteError
+from runner.records import BatchRow, UpdateRow
+from runner.rundir import RunFolder
+from runner.window import MicroBatch, Window
+from runner.world import World
+
+
+@dataclass(slots=True)
+class _Micro:
+    window: Window
+    index: int
+    total: Tensor
+    weight: Tensor | float
+    start: Any
+    end: Any
+    synced: bool
+
+
+@dataclass(slots=True)
+class _Update:
+    window: Window
+    total: Tensor
+    weight: Tensor
+    norm: Tensor
+    factor: int  # what total and weight must be multiplied by to be sums over all processes
+    lr: float
+    start: Any
+    end: Any
+    collectives: int
+    bytes: int
+    skipped: bool
+    peak_memory: int
+
+
+class Losses:
+    """Collects what a window's passes leave behind, and writes its rows after every `every` windows.
+
+    `reads` counts how often the host has waited for values of the device.
+    """
+
+    def __init__(self, folder: RunFolder, world: World, backend: Backend, every: int):
+        self.reads = 0
+        self._folder, self._world, self._backend, self._every = folder, world, backend, every
+        self._micros: list[_Micro] = []
+        self._updates: list[_Update] = []
+        self._last = backend.mark()
+        self._opened = self._last
+
+    def open(self) -> None:
+        """A window begins now: what came before it (an evaluation, say) is no part of its time."""
+        self._opened = self._last = self._backend.mark()
+
+    def add(self, window: Window, micro: MicroBatch, total: Tensor, weight: Tensor | float, synced: bool) -> None:
+        """A pass is done. One without items only took part in a reduction and leaves no row."""
+        now = self._backend.mark()
+        if micro.ids:
+            self._micros.append(_Micro(window, micro.index, total.detach(), weight, self._last, now, synced))
+        self._last = now
+
+    def close(self, window: Window, sums: tuple[Tensor, Tensor], factor: int, norm: Tensor, **facts: Any) -> None:
+        """The window's update is done; read and write if it is time. Raises NonFiniteError."""
+        mark = self._backend.mark()
+        memory = self._backend.peak_memory()
+        self._updates.append(
+            _Update(window, *sums, norm, factor, start=self._opened, end=mark, peak_memory=memory, **facts)
+        )
+        self._backend.reset_peak()
+        if len(self._updates) >= self._every:
+            self.flush()
+
+    def finite(self, values: Sequence[Tensor]) -> bool:
+        """Whether all of `values` are finite, now. Waits for the device: only a policy that must decide asks."""
+        return all(map(math.isfinite, self._read(list(values))))
+
+    def flush(self) -> None:
+        """Read everything at once and append the rows. Raises NonFiniteError for an update that is not skipped."""
+        micros, updates = self._micros, self._updates
+        if not micros and not updates:
+            return
+        self._micros, self._updates = [], []
+        values = iter(self._read(_tensors(micros, updates)))
+        batch_rows = [self._batch_row(m, values) for m in micros]
+        update_rows = [self._update_row(u, values) for u in updates]
+        bad = next((r for r in update_rows if _broken(r) and not r.skipped), None)
+        if bad is not None:  # what came after it was computed with weights that are no numbers
+            batch_rows = [r for r in batch_rows if r.update <= bad.update]
+            update_rows = [r for r in update_rows if r.update <= bad.update]
+        records.append(self._folder.batches, batch_rows)
+        if self._world.rank == 0:
+            records.append(self._folder.updates, update_rows)
+        if bad is not None:
+            self._stop(bad, batch_rows)
+
+    def _stop(self, bad: UpdateRow, rows: list[BatchRow]) -> None:
+        """All processes found the same update: its loss and norm are the same on all of them."""
+        mine = [(r.rank, r.micro, r.loss) for r in rows if r.update == bad.update and not _finite(r.loss)]
+        found = [place for places in self._world.gather(mine) for place in places]
+        where = ", ".join(f"rank {rank} micro-batch {micro} (loss {loss})" for rank, micro, loss in found)
+        if not where:
+            where = f"every micro-batch's loss is finite, the gradient's norm is {bad.grad_norm}"
+        raise NonFiniteError(
+            f"update {bad.update} is not finite: {where}. nonfinite=skip leaves such updates out; "
+            "a smaller optim.lr or optim.clip=1.0 may avoid them"
+        )
+
+    def _read(self, tensors: list[Tensor]) -> list[float]:
+        self.reads += 1
+        if not tensors:
+            return []
+        return torch.stack([t.detach().reshape(()).to(torch.float64) for t in tensors]).tolist()
+
+    def _batch_row(self, m: _Micro, values: Any) -> BatchRow:
+        total = next(values)
+        weight = next(values) if isinstance(m.weight, Tensor) else float(m.weight)
+        seconds = self._backend.seconds(m.start, m.end)
+        loss = _mean(total, weight)
+        return BatchRow(m.window.update, m.index, self._world.rank, m.window.epoch, loss, weight, seconds, m.synced)
+
+    def _update_row(self, u: _Update, values: Any) -> UpdateRow:
+        total, weight, norm = next(values), next(values), next(values)
+        return UpdateRow(
+            update=u.window.update,
+            epoch=u.window.epoch,
+            loss=_mean(total, weight),
+            weight=weight * u.factor,
+            lr=u.lr,
+            grad_norm=norm,
+            seconds=self._backend.seconds(u.start, u.end),
+            items=len(u.window.ids),
+            digest=u.window.digest,
+            collectives=u.collectives,
+            bytes=u.bytes,
+            skipped=u.skipped,
+            scale=None,
+            peak_memory=u.peak_memory,
+        )
+
+
+def _tensors(micros: list[_Micro], updates: list[_Update]) -> list[Tensor]:
+    """What must be read, in the order in which rows take it."""
+    found: list[Tensor] = []
+    for m in micros:
+        found.extend([m.total, m.weight] if isinstance(m.weight, Tensor) else [m.total])
+    for u in updates:
+        found.extend([u.total, u.weight, u.norm])
+    return found
+
+
+def _mean(total: float, weight: float) -> float | None:
+    """The loss per unit of weight; None where nothing had any weight."""
+    return total / weight if weight else None if total == 0 else total
+
+
+def _finite(value: float | None) -> bool:
+    return value is None or math.isfinite(value)
+
+
+def _broken(row: UpdateRow) -> bool:
+    return not (_finite(row.loss) and _finite(row.grad_norm))

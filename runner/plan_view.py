@@ -1,0 +1,75 @@
+"""A plan for people to read, with the table of equivalent batch sizes."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+from runner.plan import Plan, Sizes
+from runner.schema import Task
+
+BUILT_IN = "runner.tasks."
+WORKERS = (1, 2, 8)  # one device, two, and a pod of eight: the guide's columns
+
+
+def sizes_of(task: Task, load: bool) -> Sizes | None:
+    """Items and parameters of a task. Built-in tasks tell without torch; any other one only where `load` allows to
+    make it, which imports torch and reads the data."""
+    from runner.build import build
+
+    if not load and not task.target.startswith(BUILT_IN):
+        return None
+    made = build(task.target, **task.arguments)
+    told = made.sizes() if hasattr(made, "sizes") else None
+    if told is not None or not load:
+        return told
+    parameters = sum(p.numel() for p in made.model().parameters() if p.requires_grad)
+    return Sizes(items=len(made.train_data()), parameters=parameters)
+
+
+def show_plan(plan: Plan) -> None:
+    """Print the plan."""
+    console, a, c = Console(), plan.arithmetic, plan.config
+    unknown = "known once the data is loaded (plan --load)"
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_row("task", c.task.target)
+    table.add_row(
+        "hardware",
+        f"{a.processes} x {c.hardware.device.value} on {a.nodes} node{'s' if a.nodes > 1 else ''}, {c.hardware.parallel.value}",
+    )
+    table.add_row(
+        "observed batch", f"{a.observed} = {a.per_device} per device x {a.processes} processes x accum {a.accum}"
+    )
+    table.add_row("training items", f"{a.items:,}" if a.items is not None else unknown)
+    per_epoch = f" ({a.updates_per_epoch} an epoch)" if a.updates_per_epoch is not None else ""
+    table.add_row("updates", f"{a.updates:,}{per_epoch}" if a.updates is not None else unknown)
+    table.add_row(
+        "learning rate",
+        f"{a.lr:g}, {c.schedule.name}" + (f", warm-up {c.schedule.warmup}" if c.schedule.warmup else ""),
+    )
+    table.add_row("precision, seeding", f"{c.precision.name.value}, {c.seeding.mode.value}, seed {c.seed}")
+    table.add_row("sync", f"{c.sync.policy.value}: the gradient is reduced {_times(plan.comm.reductions)} an update")
+    if plan.comm.bytes is not None:
+        table.add_row("collectives, bytes", f"{plan.comm.collectives}, {plan.comm.bytes:,} an update (full window)")
+    table.add_row("experiment, setup", f"{plan.experiment}, {plan.setup}")
+    console.print(table)
+    console.print(_equivalents(plan))
+    for note in plan.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+
+
+def _equivalents(plan: Plan) -> Table:
+    """The guide's table for this experiment: what a batch size per device means on one device, two, and eight."""
+    a = plan.arithmetic
+    table = Table(box=None, pad_edge=False, title="Equivalent batch sizes (accum 1)", title_justify="left")
+    table.add_column("")
+    for n in WORKERS:
+        table.add_column("single process" if n == 1 else f"{n} {'processes' if n == 2 else 'workers'}", justify="right")
+    same = [f"{a.observed // n}" if a.observed % n == 0 else "-" for n in WORKERS]
+    table.add_row(f"per device, for an observed batch of {a.observed}", *same)
+    table.add_row(f"observed batch, with {a.per_device} per device", *(str(a.per_device * n) for n in WORKERS))
+    return table
+
+
+def _times(n: int) -> str:
+    return {0: "nowhere, with one process,", 1: "once"}.get(n, f"{n} times")

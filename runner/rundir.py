@@ -1,0 +1,117 @@
+"""A run's folder: what it is called, what lies in it, and how its files are written.
+
+Files appear whole or not at all (written beside their place, then renamed); a folder belongs to exactly one run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.errors import RecordError
+from runner.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The paths of one run."""
+
+    path: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def overrides(self) -> Path:
+        return self.path / "overrides.yaml"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def status(self) -> Path:
+        return self.path / "status.json"
+
+    @property
+    def batches(self) -> Path:
+        return self.path / "batches.jsonl"
+
+    @property
+    def updates(self) -> Path:
+        return self.path / "updates.jsonl"
+
+    @property
+    def evals(self) -> Path:
+        return self.path / "evals.jsonl"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model.pt"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def log(self, rank: int) -> Path:
+        """What a rank printed."""
+        return self.logs / f"rank-{rank}.log"
+
+    def read_plan(self) -> Plan:
+        return Plan.from_json(self.plan.read_text())
+
+    def read_status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads(self.status.read_text())
+        return status
+
+    def write_status(self, state: str, **facts: Any) -> None:
+        """`running`, `finished`, `failed` or `interrupted`, with what is known of the reason."""
+        known = self.read_status() if self.status.exists() and self.status.stat().st_size else {}
+        facts = {k: v for k, v in facts.items() if v is not None}
+        write_text(self.status, json.dumps({**known, "state": state, **facts, "time": time.time()}, indent=2) + "\n")
+
+
+def create(wanted: Path, plan: Plan, config_yaml: str, overrides_yaml: str) -> RunFolder:
+    """A new folder for one run at `wanted`, or right beside it where another run was faster.
+
+    The folder is claimed by creating its status file, which only one process can do.
+    """
+    folder = RunFolder(wanted)
+    while not _claim(folder):
+        folder = RunFolder(wanted.with_name(f"{wanted.name}-{secrets.token_hex(2)}"))
+    folder.write_status("running", pid=os.getpid(), host=os.uname().nodename, started=time.time())
+    folder.logs.mkdir()
+    write_text(folder.plan, plan.to_json() + "\n")
+    write_text(folder.config, config_yaml)
+    write_text(folder.overrides, overrides_yaml)
+    return folder
+
+
+def _claim(folder: RunFolder) -> bool:
+    folder.path.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(os.open(folder.status, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return False
+    return True
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by `text`, whole or not at all."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise RecordError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,69 @@
+"""The jobs of one command, each from its plan to its summary; the table of all of them at the end of a sweep."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+
+from runner.build import missing_module
+from runner.compose.app import Job
+from runner.environment import capture
+from runner.errors import ConfigError, WorkerFailed
+from runner.launch.hardware import check_hardware
+from runner.launch.local import Terminated, launch
+from runner.launch.progress import Progress
+from runner.plan import Plan
+from runner.rundir import RunFolder, create, write_text
+from runner.summary import Summary, show_run, show_sweep
+
+
+def check_runnable(plan: Plan) -> None:
+    """Raises ConfigError if this machine cannot run the plan, or the task's module is nowhere to be found."""
+    problem = missing_module("task._target_", plan.config.task.target)
+    if problem is not None:
+        raise ConfigError([problem])
+    check_hardware(plan)
+
+
+class Runs:
+    """Runs jobs one after another and remembers how they went."""
+
+    def __init__(self) -> None:
+        self.exit_code = 0
+        self._out = Console()
+        self._folders: list[tuple[Job, RunFolder]] = []
+
+    def run(self, job: Job) -> float | None:
+        """Run one job. Its value for a sweeper is the last evaluation's loss, or training's.
+
+        A failure is told here, and does not keep the sweep's other jobs from running.
+        """
+        folder = create(job.folder, job.plan, job.config_yaml, job.overrides_yaml)
+        write_text(folder.environment, capture(job.plan))
+        self._folders.append((job, folder))
+        if job.sweep is not None:
+            self._out.print(f"[bold]#{len(self._folders) - 1}[/bold] {' '.join(job.overrides)}", highlight=False)
+        try:
+            launch(job.plan, folder, Progress(folder, self._out))
+        except WorkerFailed as error:
+            self.exit_code = 1
+            self._tell(error)
+            self._out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
+            return float("nan")
+        except Terminated as ended:
+            raise SystemExit(128 + ended.number) from None
+        summary = Summary.of(folder)
+        if job.sweep is None:
+            show_run(summary, self._out)
+        return summary.objective
+
+    def close(self) -> None:
+        """After the last job: the table of a sweep, also of one that was broken off."""
+        if self._folders and self._folders[0][0].sweep is not None:
+            show_sweep([(job.overrides, Summary.of(folder)) for job, folder in self._folders], self._out)
+
+    def _tell(self, error: WorkerFailed) -> None:
+        if error.trace:
+            print(error.trace, file=sys.stderr, end="")
+        print(error, file=sys.stderr)

@@ -1,0 +1,58 @@
+"""Random streams: what is drawn depends on the seed and on what it is drawn for, not on who draws it.
+
+`exact`: every micro-batch's forward starts its own stream, from (seed, update, micro-batch); every item its own,
+from (seed, epoch, item). `fast`: one stream per process. Each covers python's `random`, numpy, torch on the CPU and on the device.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from runner.keys import derive
+
+
+def seed_generators(key: int, device: torch.device | None = None) -> None:
+    """Start all generators of this process from `key`.
+
+    The default generators are seeded directly: `torch.manual_seed` takes a millisecond where a backend
+    has not been started yet.
+    """
+    random.seed(key)
+    np.random.seed(key & 0xFFFFFFFF)
+    torch.default_generator.manual_seed(key)
+    if device is not None and device.type == "cuda":
+        torch.cuda.default_generators[device.index or 0].manual_seed(key)
+
+
+class Streams:
+    """The streams of one process. `exact` is what `seeding=` chose."""
+
+    def __init__(self, seed: int, exact: bool, rank: int, device: torch.device):
+        self.seed, self.exact, self._device = seed, exact, device
+        if not exact:
+            seed_generators(derive(seed, "process", rank), device)
+
+    def micro_batch(self, update: int, index: int) -> None:
+        """Start the stream of a micro-batch's forward and backward."""
+        if self.exact:
+            seed_generators(derive(self.seed, "micro-batch", update, index), self._device)
+
+    @contextmanager
+    def aside(self, purpose: str, *parts: int) -> Iterator[None]:
+        """A stream of its own for something beside training, which goes on afterwards as if nothing had been drawn."""
+        states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        cuda = torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+        seed_generators(derive(self.seed, purpose, *parts), self._device)
+        try:
+            yield
+        finally:
+            random.setstate(states[0])
+            np.random.set_state(states[1])
+            torch.set_rng_state(states[2])
+            if cuda is not None:
+                torch.cuda.set_rng_state(cuda, self._device)

@@ -1,0 +1,142 @@
+"""A run in a few numbers, read from its folder; the tables at the end of a run and of a sweep."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from runner import records
+from runner.plan import Plan
+from runner.rundir import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run's rows come to. Numbers are None where there are no rows for them."""
+
+    folder: RunFolder
+    plan: Plan
+    state: str
+    reason: str | None
+    updates: int
+    loss: float | None
+    evaluation: dict[str, Any] | None
+    seconds: tuple[float, float] | None  # of a micro-batch: mean and standard deviation, the first window left out
+    rate: float | None  # weight (items or tokens) in a second
+    collectives: int | None
+    bytes: int | None
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Summary:
+        rows = _rows(folder.updates)
+        batches = [r["seconds"] for r in _rows(folder.batches) if r["update"] > 1]
+        evals = _rows(folder.evals)
+        status = folder.read_status()
+        last = rows[-1] if rows else {}
+        steady = rows[1:] or rows
+        time = sum(r["seconds"] for r in steady)
+        return cls(
+            folder=folder,
+            plan=folder.read_plan(),
+            state=status["state"],
+            reason=status.get("reason"),
+            updates=len(rows),
+            loss=last.get("loss"),
+            evaluation=evals[-1] if evals else None,
+            seconds=(mean(batches), stdev(batches) if len(batches) > 1 else 0.0) if batches else None,
+            rate=sum(r["weight"] for r in steady) / time if time else None,
+            collectives=max((r["collectives"] for r in rows), default=None),
+            bytes=max((r["bytes"] for r in rows), default=None),
+        )
+
+    @property
+    def objective(self) -> float | None:
+        """What a sweeper minimizes: the loss of the last evaluation, or of the last update."""
+        value = self.evaluation["loss"] if self.evaluation else self.loss
+        return float(value) if value is not None else None
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        known = ("update", "epoch", "loss", "weight")
+        return {k: v for k, v in (self.evaluation or {}).items() if k not in known}
+
+
+def show_run(s: Summary, console: Console) -> None:
+    """The short table of one run, and where its folder is."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    a = s.plan.arithmetic
+    table.add_row("updates", f"{s.updates}")
+    table.add_row("observed batch", f"{a.observed} = {a.per_device} per device x {a.processes} x accum {a.accum}")
+    table.add_row("final loss", _number(s.loss))
+    if s.evaluation:
+        table.add_row("evaluation loss", _number(s.evaluation["loss"]))
+    for name, value in s.metrics.items():
+        table.add_row(name, _number(value))
+    table.add_row("seconds per batch", _seconds(s))
+    table.add_row("weight per second", f"{s.rate:,.0f}" if s.rate else "-")
+    table.add_row("collectives per update", f"{s.collectives if s.collectives is not None else '-'}")
+    table.add_row("bytes per update", f"{s.bytes:,}" if s.bytes is not None else "-")
+    console.print(table)
+    for note in s.plan.notes:
+        console.print(f"note: {note}", markup=False, highlight=False)
+    console.print(f"run folder: {s.folder.path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) -> None:
+    """One row for each job of a sweep, named by what differs between them."""
+    shared = set.intersection(*(set(overrides) for overrides, _ in jobs)) if len(jobs) > 1 else set()
+    jobs = [(tuple(o for o in overrides if o not in shared), s) for overrides, s in jobs]
+    metrics = list(dict.fromkeys(name for _, s in jobs for name in s.metrics))
+    table = Table(box=None, pad_edge=False)
+    for name in (
+        "job",
+        "status",
+        "updates",
+        "observed",
+        "loss",
+        "eval loss",
+        *metrics,
+        "s/batch",
+        "collectives",
+        "bytes",
+    ):
+        table.add_column(name, justify="left" if name in ("job", "status") else "right", no_wrap=True)
+    for overrides, s in jobs:
+        table.add_row(
+            " ".join(overrides),
+            s.state,
+            str(s.updates),
+            str(s.plan.arithmetic.observed),
+            _number(s.loss),
+            _number(s.evaluation["loss"] if s.evaluation else None),
+            *(_number(s.metrics.get(m)) for m in metrics),
+            _seconds(s),
+            "-" if s.collectives is None else str(s.collectives),
+            "-" if s.bytes is None else f"{s.bytes:,}",
+        )
+    width = max(console.width, console.measure(table).maximum)  # a file takes long lines, a terminal wraps them
+    console.print(table, width=width, soft_wrap=True)
+    for overrides, s in jobs:
+        if s.reason:
+            console.print(
+                f"{' '.join(overrides)}: {s.state}: {s.reason}", markup=False, highlight=False, soft_wrap=True
+            )
+    console.print(f"sweep folder: {jobs[0][1].folder.path.parent}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _rows(path: Any) -> list[dict[str, Any]]:
+    return list(records.read(path)) if path.exists() else []
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _seconds(s: Summary) -> str:
+    if s.seconds is None:
+        return "-"
+    return f"{s.seconds[0]:.4f} +- {s.seconds[1]:.4f}"

@@ -1,0 +1,47 @@
+"""How the gradients of a window are summed over its micro-batches and processes.
+
+Whatever the policy, after `finish` every parameter's gradient is the sum of the losses' gradients in the
+window; the loss total and the weight that it must be divided by come with it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from runner.plan import Plan
+from runner.precision import Precision
+from runner.sync.objective import Objective
+from runner.world import World
+
+
+class Sync(Protocol):
+    """One window after another: `forward` and `backward` for every pass, then `finish`.
+
+    `collectives` and `bytes` count what this process has handed to reductions since it began.
+    """
+
+    collectives: int
+    bytes: int
+    factor: int  # what the sums of `finish` must be multiplied by to be sums over all processes
+
+    def forward(self, batch: Any, last: bool) -> tuple[Tensor, Tensor | float]:
+        """The loss total and the weight of a micro-batch; of None, zeros. `last` ends this process's window."""
+
+    def backward(self, total: Tensor, last: bool) -> None: ...
+
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """The window's loss total and weight over all processes, up to a common factor that the gradients have too."""
+
+
+def open_sync(plan: Plan, world: World, task: Any, model: nn.Module, precision: Precision) -> Sync:
+    """The summation that the plan asks for."""
+    objective = Objective(task, model, precision)
+    if world.size == 1:
+        from runner.sync.single import Single
+
+        return Single(objective)
+    from runner.sync.ddp import Ddp
+
+    return Ddp(objective, plan.config.sync.policy, world.size)

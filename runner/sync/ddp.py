@@ -1,0 +1,84 @@
+"""Several processes, each with the whole model: torch's DistributedDataParallel, under one of four policies.
+
+    accumulate     one reduction per window, in the last micro-batch; the others do not pass through DDP at all
+    no_sync        the same by torch's own context around forward and backward
+    every_batch    a reduction in every micro-batch
+    backward_only  the context around backward alone: the known mistake. DDP decides in its forward whether to
+                   reduce, so this reduces in every micro-batch, too
+
+What was sent is counted where it is sent, in DDP's communication hook, not derived from the policy.
+"""
+
+# No postponed annotations here: DDP looks at the hook's, and wants types, not text.
+
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from runner.plan import BUCKET_BYTES
+from runner.schema import SyncPolicy
+from runner.sync.objective import Objective
+
+# Buffers stay local in training (BatchNorm's statistics, say): sending them is no part of the gradient.
+_LOCAL_BUFFERS: dict[str, Any] = (
+    {"forward_sync_buffers": False}
+    if "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters  # torch 2.13
+    else {"broadcast_buffers": False}
+)
+
+
+class Ddp:
+    """Gradients are summed where a window is reduced once, and averaged where every micro-batch is: only an
+    average, equal on all processes, can be added to before it is reduced again. `finish` divides either by the
+    same factor in weight."""
+
+    def __init__(self, objective: Objective, policy: SyncPolicy, processes: int):
+        self.collectives = 0
+        self.bytes = 0
+        self._objective, self._policy, self._processes = objective, policy, processes
+        self._averages = policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
+        self.factor = processes if self._averages else 1
+        self._ddp = DistributedDataParallel(
+            objective, bucket_cap_mb=BUCKET_BYTES // 2**20, gradient_as_bucket_view=True, **_LOCAL_BUFFERS
+        )
+        self._ddp.register_comm_hook(None, self._reduce)
+
+    def forward(self, batch: Any, last: bool) -> tuple[Tensor, Tensor | float]:
+        self._objective.carrying = last or self._averages
+        if self._policy is SyncPolicy.accumulate and not last:
+            return self._objective(batch)  # type: ignore[no-any-return]
+        with self._unsynced(not last and self._policy is SyncPolicy.no_sync):
+            return self._ddp(batch)  # type: ignore[no-any-return]
+
+    def backward(self, total: Tensor, last: bool) -> None:
+        with self._unsynced(not last and self._policy in (SyncPolicy.no_sync, SyncPolicy.backward_only)):
+            total.backward()  # type: ignore[no-untyped-call]
+
+    def finish(self) -> tuple[Tensor, Tensor]:
+        carrier = self._objective.carrier
+        assert carrier.grad is not None, "no micro-batch of the window was reduced"
+        total, weight = carrier.grad.clone()
+        carrier.grad = None
+        return total, weight
+
+    def _unsynced(self, wanted: bool) -> AbstractContextManager[object]:
+        return self._ddp.no_sync() if wanted else nullcontext()
+
+    def _reduce(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
+        """DDP's communication hook: sum a bucket over all processes, and count it."""
+        buffer = bucket.buffer()
+        self.collectives += 1
+        self.bytes += buffer.numel() * buffer.element_size()
+        if self._averages:
+            buffer.div_(self._processes)
+        work = dist.all_reduce(buffer, async_op=True)
+        return work.get_future().then(_tensor)  # type: ignore[no-any-return]
+
+
+def _tensor(future: torch.futures.Future[list[Tensor]]) -> Tensor:
+    return future.value()[0]

@@ -1,0 +1,112 @@
+"""What a task is: the model, the data and the loss of an experiment; everything that a setup must not change.
+
+Subclass `Task`, or write any class with these methods; only `model`, `train_data` and `loss` are needed.
+This module imports no torch, so that a task's sizes can be planned without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from runner.errors import TaskError
+from runner.plan import Sizes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class Items(Protocol):
+    """A map-style dataset: torch's Dataset with a length, a list, anything with these two methods."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+REQUIRED = ("model", "train_data", "loss")
+
+
+class Task:
+    """An experiment's model, data and loss. One instance is made on every process, under the same seed."""
+
+    def model(self) -> nn.Module:
+        """The model, on the CPU, freshly initialized. Called once, under a stream of its own."""
+        raise NotImplementedError
+
+    def train_data(self) -> Items:
+        """The training items: map-style, with a length; an item's index is its id. The same on every process."""
+        raise NotImplementedError
+
+    def eval_data(self) -> Items | None:
+        """The items to evaluate on, or None."""
+        return None
+
+    def collate(self, items: list[Any]) -> Any:
+        """A batch of items. By default what torch's DataLoader does."""
+        from torch.utils.data import default_collate
+
+        return default_collate(items)
+
+    def loss(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | float]:
+        """The sum of the losses of a batch (a tensor without dimensions), and the weight that they are to be averaged over.
+
+        The weight is the number of items, or of tokens, or whatever the loss is a mean of. Return the sum,
+        not the mean: the mean is taken over the whole window, however it is split.
+        """
+        raise NotImplementedError
+
+    def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, tuple[Tensor, Tensor | float]]:
+        """Further sums with their weights, by name, for evaluation: {"accuracy": (correct, items)}."""
+        return {}
+
+    def sizes(self) -> Sizes | None:
+        """Items and gradient elements where they are known without loading anything, for `plan`; else None."""
+        return None
+
+
+def adopt(candidate: Any) -> Any:
+    """`candidate` as a task: what it lacks and need not have is taken from `Task`.
+
+    Raises TaskError if it lacks `model`, `train_data` or `loss`.
+    """
+    missing = [name for name in REQUIRED if not callable(getattr(candidate, name, None))]
+    if missing:
+        kind = type(candidate).__name__
+        raise TaskError(
+            f"the task {kind} has no method {' and no method '.join(missing)}; a task needs {', '.join(REQUIRED)}"
+        )
+    for name in ("eval_data", "collate", "metrics"):
+        if not hasattr(candidate, name):
+            setattr(candidate, name, getattr(Task, name).__get__(candidate))
+    return candidate
+
+
+def check_loss(result: Any, task: Any) -> tuple[Tensor, Tensor | float]:
+    """What a task's `loss` returned, if it is a pair (sum of losses, weight). Raises TaskError otherwise."""
+    if (
+        isinstance(result, tuple)
+        and len(result) == 2
+        and getattr(result[0], "ndim", None) == 0
+        and result[0].requires_grad | (not _grad_enabled())
+        and (isinstance(result[1], int | float) or getattr(result[1], "numel", lambda: 0)() == 1)
+    ):
+        return result
+    raise TaskError(
+        f"{type(task).__name__}.loss returned {_describe(result)}; it must return the pair (sum of the losses, weight): "
+        "a tensor without dimensions that has a gradient, and the number of items or tokens that it is summed over"
+    )
+
+
+def _grad_enabled() -> bool:
+    import torch
+
+    return torch.is_grad_enabled()
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple ({', '.join(_describe(v) for v in value)})"
+    if hasattr(value, "shape") and hasattr(value, "requires_grad"):
+        gradient = "with" if value.requires_grad else "without"
+        return f"a tensor of shape {tuple(value.shape)} {gradient} a gradient"
+    return f"{type(value).__name__}" if value is not None else "None"

@@ -1,0 +1,87 @@
+"""The process group as a context; the only owner of torch.distributed and of what a rank's environment says."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A rank's place, given to it by the launcher.
+
+    `port` is where the store of the run listens on this machine; rank 0 gets the listening socket itself,
+    bound by the launcher, so that no other run can take the port in between.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    threads: int
+    port: int
+    listener: socket.socket | None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All processes of a run, as one of them sees it. A world of one communicates with nobody."""
+
+    rank: int
+    size: int
+
+    def gather(self, value: Any) -> list[Any]:
+        """`value` of every rank, in the order of ranks, on every rank."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def broadcast(self, tensors: list[torch.Tensor]) -> None:
+        """Overwrite `tensors` by those of rank 0."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.broadcast(tensor, 0)
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def join(seat: Seat, backend: str, timeout: float) -> Iterator[World]:
+    """The world while the processes of a run are connected. `timeout` seconds is how long one waits for another.
+
+    On the way out after an error nothing is destroyed: a peer may hang or be gone, and the process ends anyway.
+    Everything that holds the group (a DDP module) must be gone by then: its end would wait for ever.
+    """
+    os.environ.update(RANK=str(seat.rank), LOCAL_RANK=str(seat.local_rank), WORLD_SIZE=str(seat.size))
+    if seat.size == 1:
+        yield World(0, 1)
+        return
+    if backend == "gloo":  # all processes are on this machine: no traffic leaves it, no firewall is asked
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    limit = timedelta(seconds=timeout)
+    store = dist.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1",
+        seat.port,
+        seat.size,
+        is_master=seat.rank == 0,
+        timeout=limit,
+        wait_for_workers=False,
+        master_listen_fd=seat.listener.detach() if seat.listener else None,
+    )
+    dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.size, timeout=limit)
+    world = World(seat.rank, seat.size)
+    yield world
+    world.barrier()
+    dist.destroy_process_group()
