@@ -1,0 +1,19 @@
+"""What all tests share: one warm fork server, and a bench to run experiments on."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.launch.warm import warm_up
+from tests.running import Bench
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Load torch in the fork server while the first tests run, if any test will need it."""
+    if any(item.get_closest_marker("ranks") for item in session.items):
+        warm_up()
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    return Bench(tmp_path_factory.mktemp("runs"))

@@ -1,0 +1,168 @@
+"""Deliberate faults, planted inside a rank: what the checks of sameness must catch.
+
+Each is a mistake that software of this kind really makes. A probe task plants the one that its argument `fault`
+names when it is made, which is before the rank builds anything else.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from runner import data, evaluation, loop, losses, schedule, seeding, window
+from runner.keys import derive
+from runner.sync import objective
+
+
+def plant(name: str) -> None:
+    """Break this rank in the named way. Raises RuntimeError outside a rank, which would break the tests themselves."""
+    if multiprocessing.parent_process() is None:
+        raise RuntimeError(f"the fault {name} belongs into a rank")
+    FAULTS[name]()
+
+
+def _rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def mean_of_means() -> None:
+    """Every micro-batch is averaged by itself, and the averages averaged."""
+    check = objective.check_loss
+
+    def averaged(result: Any, task: Any) -> Any:
+        total, weight = check(result, task)
+        return total / weight, 1.0
+
+    objective.check_loss = evaluation.check_loss = averaged
+
+
+def no_reduction() -> None:
+    """Nothing is summed over the processes."""
+    from runner.sync.ddp import Ddp
+
+    def kept(self: Any, _state: object, bucket: Any) -> Any:
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    kept.__annotations__.update(Ddp._reduce.__annotations__)  # DDP looks at them
+    Ddp._reduce = kept
+
+
+def streams_by_rank() -> None:
+    """The random draws inside the model depend on the process."""
+    plain = seeding.Streams.micro_batch
+
+    def by_rank(self: Any, update: int, index: int) -> None:
+        plain(self, update, index + 1000 * _rank())
+
+    seeding.Streams.micro_batch = by_rank
+
+
+def streams_by_worker() -> None:
+    """Items draw from whatever stream the process or the loader worker is at."""
+    data.Items.__getitem__ = lambda self, request: self._collate(self._read(request[1]))
+
+
+def lost_tail() -> None:
+    """The items of a window that fill no whole micro-batch are lost."""
+    plain = window.Window.passes
+
+    def cut(self: Any, rank: int, every: bool) -> Any:
+        passes = plain(self, rank, every)
+        whole = [m if len(m.ids) == self.per_device else replace(m, ids=()) for m in passes]
+        return whole if os.environ["WORLD_SIZE"] != "1" else [m for m in whole if m.ids]  # alone, nobody waits
+
+    window.Window.passes = cut
+
+
+def order_by_rank() -> None:
+    """Every process shuffles for itself."""
+    plain = window.epoch_order
+    window.epoch_order = lambda items, epoch, seed, shuffle: plain(items, epoch, seed + _rank(), shuffle)
+
+
+def same_order() -> None:
+    """Every epoch has the order of the first."""
+    plain = window.epoch_order
+    window.epoch_order = lambda items, epoch, seed, shuffle: plain(items, 1, seed, shuffle)
+
+
+def schedule_by_process() -> None:
+    """The schedule advances once for every process."""
+    plain = schedule.Schedule.advance
+
+    def several(self: Any) -> None:
+        for _ in range(int(os.environ["WORLD_SIZE"])):
+            plain(self)
+
+    schedule.Schedule.advance = several
+
+
+def schedule_by_window() -> None:
+    """The schedule advances with every window, applied or not."""
+    plain = loop.update
+
+    def update(training: Any, now: Any) -> None:
+        training.schedule._done = now.update - 1
+        training.schedule._apply()
+        plain(training, now)
+
+    loop.update = update
+
+
+def eval_disturbs() -> None:
+    """An evaluation leaves the generators where it has brought them."""
+
+    @contextmanager
+    def aside(self: Any, purpose: str, *parts: int) -> Any:
+        seeding.seed_generators(derive(self.seed, purpose, *parts))
+        yield
+
+    seeding.Streams.aside = aside
+
+
+def eval_mean_of_ranks() -> None:
+    """An evaluation averages the averages of the processes."""
+
+    def averaged(shares: list[Any]) -> Any:
+        names = {name for share in shares for name in share}
+        found = {n: [s[n][0] / s[n][1] for s in shares if n in s] for n in names}
+        return {n: (sum(values), float(len(values))) for n, values in found.items()}
+
+    evaluation._add = averaged
+
+
+def eval_alone() -> None:
+    """Every process decides by its own share of the evaluation."""
+    evaluation._add = lambda shares: shares[_rank()]
+
+
+def skip_alone() -> None:
+    """A process skips an update for its own micro-batches, not for the window's sum."""
+    losses.Losses.finite = lambda self, values: all(bool(m.total.isfinite()) for m in self._micros)
+
+
+def full_precision() -> None:
+    """`precision=bf16` without its autocast."""
+    from contextlib import nullcontext
+
+    from runner.precision import Precision
+
+    Precision.forward = lambda self: nullcontext()
+
+
+FAULTS: dict[str, Callable[[], None]] = {
+    f.__name__: f
+    for f in (
+        mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
+        same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mean_of_ranks, eval_alone,
+        skip_alone, full_precision,
+    )
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Tests that run whole experiments on one or several processes."""

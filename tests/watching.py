@@ -1,0 +1,64 @@
+"""Notes, inside a rank, what an update did, independently of what the runner counts about itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import blake2b
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from runner import loop, worker
+from runner.rundir import RunFolder
+
+
+def watch() -> None:
+    """From now on, this rank writes a row for each update: `sequence` is the process group's own number of the
+    collectives so far, `all_reduces` the calls of torch.distributed.all_reduce in this update, `weights` a digest of
+    all parameters after it, `lr` the rate of the next update, `kinds` the number formats of the gradients."""
+    calls = [0]
+    plain_reduce, plain_update, plain_prepare = dist.all_reduce, loop.update, worker.prepare
+    out: list[Any] = []
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        calls[0] += 1
+        return plain_reduce(*arguments, **named)
+
+    def prepare(plan: Any, folder: RunFolder, *rest: Any) -> Any:
+        training = plain_prepare(plan, folder, *rest)
+        out.append((folder.logs / f"watched-{training.rank}.jsonl").open("a"))
+        training.optimizer.register_step_pre_hook(lambda *_: kinds.update(_kinds(training)))
+        return training
+
+    kinds: set[str] = set()
+
+    def update(training: loop.Training, window: Any) -> None:
+        before = calls[0]
+        try:
+            plain_update(training, window)
+        finally:
+            row = {
+                "update": window.update,
+                "all_reduces": calls[0] - before,
+                "sequence": dist.group.WORLD._get_sequence_number_for_group() if dist.is_initialized() else 0,
+                "weights": _digest(training.parameters),
+                "lr": training.schedule.lr,
+                "kinds": sorted(kinds),
+                "pid": os.getpid(),
+            }
+            print(json.dumps(row), file=out[0], flush=True)
+
+    dist.all_reduce, loop.update, worker.prepare = counted, update, prepare
+
+
+def _kinds(training: loop.Training) -> set[str]:
+    return {str(p.grad.dtype) for p in training.parameters if p.grad is not None}
+
+
+def _digest(parameters: list[torch.nn.Parameter]) -> str:
+    digest = blake2b(digest_size=8)
+    for p in parameters:
+        digest.update(p.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
