@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from runner.errors import Problem, TaskError
+from runner.schema import unknown_key
+
+BUILT_IN = "runner.tasks."  # tasks of ours: they can be looked at before torch is there
 
 
 def build(target: str, *positional: Any, **arguments: Any) -> Any:
@@ -41,6 +45,13 @@ def locate(target: str) -> Any:
     except AttributeError:
         names = [n for n in dir(importlib.import_module(module)) if n[0].isupper()]
         raise TaskError(f"_target_={target}: the module {module} has no {name}; it has {', '.join(names)}") from None
+
+
+def wrong_argument(section: str, made: Callable[..., Any], arguments: Mapping[str, Any]) -> Problem | None:
+    """A problem if `made` takes no such arguments; `section` is where they stand in the configuration."""
+    takes = list(inspect.signature(made).parameters)
+    unknown = [name for name in arguments if name not in takes]
+    return unknown_key(f"{section}.{unknown[0]}", takes) if unknown else None
 
 
 def missing_module(key: str, target: str) -> Problem | None:

@@ -5,17 +5,10 @@ from __future__ import annotations
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from runner.errors import RunnerError
-
-if TYPE_CHECKING:
-    pass
+from runner.errors import ConfigError, Problem, RunnerError
 
 VERBS = ("run", "plan")
-_NO_TRAINING = frozenset(
-    {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i", "--shell-completion", "-sc", "--version", "-V"}
-)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -39,16 +32,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     """Train: one run, or every job of a sweep."""
-    from runner.launch import warm
-
-    if not _NO_TRAINING.intersection(arguments):
-        warm.warm_up()  # first, so that torch is loaded while Hydra composes
     from runner.compose import app
+    from runner.compose.arguments import parse
+    from runner.launch import warm
     from runner.runs import Runs, check_runnable
 
-    runs = Runs()
+    line = parse(arguments)
+    if line.trains:
+        app.check(line, check_runnable)
+        warm.warm_up()  # now, so that torch is loaded while Hydra composes
+    runs = Runs(sys.argv)
     try:
-        app.run(arguments, runs.run, check_runnable)
+        app.run(line, runs.run)
     finally:
         runs.close()
     return runs.exit_code
@@ -57,17 +52,20 @@ def _run(arguments: list[str]) -> int:
 def _plan(arguments: list[str]) -> int:
     """Print the plan of a command line. Starts nothing and imports no torch."""
     from runner.compose import app
+    from runner.compose.arguments import parse
     from runner.plan_view import show_plan, sizes_of
 
-    flags = [a for a in arguments if a.startswith("-")]
-    unknown = [f for f in flags if f not in ("--json", "--load")]
+    own = [a for a in arguments if a in ("--json", "--load")]
+    line = parse([a for a in arguments if a not in own])
+    unknown = [f for f in line.flags if f.startswith("-") and f.partition("=")[0] not in ("--config-dir", "-cd")]
     if unknown:
-        raise RunnerError(f"plan does not know {' '.join(unknown)}; it takes --json and --load")
-    plan = app.compose_one([a for a in arguments if a not in flags])
-    sizes = sizes_of(plan.config.task, load="--load" in flags)
+        fix = "It takes --json, --load and --config-dir"
+        raise ConfigError(Problem(flag, "is not a flag of plan", fix) for flag in unknown)
+    plan = app.compose_one(line)
+    sizes = sizes_of(plan.config.task, load="--load" in own)
     if sizes is not None:
         plan = plan.with_sizes(sizes)
-    if "--json" in flags:
+    if "--json" in own:
         print(plan.to_json())
     else:
         show_plan(plan)

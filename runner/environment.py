@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,13 @@ PREFIXES = (
 DIFF_LIMIT = 1_000_000  # characters of a dirty diff that are kept
 
 
-def capture(plan: Plan) -> str:
-    """The environment of a run about to start, as JSON."""
+def capture(plan: Plan, command: Sequence[str]) -> str:
+    """The environment of a run about to start by `command`, as JSON."""
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: _version(name) for name in PACKAGES},
-        "command": sys.argv,
+        "command": list(command),
         "started_in": str(Path.cwd()),
         "git": _git(),
         "hardware": {"cores": cores(), "gpus": gpus(), "processor": platform.processor() or platform.machine()},

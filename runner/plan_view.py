@@ -5,18 +5,16 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from runner.build import BUILT_IN, build
 from runner.plan import Plan, Sizes
 from runner.schema import Task
 
-BUILT_IN = "runner.tasks."
 WORKERS = (1, 2, 8)  # one device, two, and a pod of eight: the guide's columns
 
 
 def sizes_of(task: Task, load: bool) -> Sizes | None:
     """Items and parameters of a task. Built-in tasks tell without torch; any other one only where `load` allows to
     make it, which imports torch and reads the data."""
-    from runner.build import build
-
     if not load and not task.target.startswith(BUILT_IN):
         return None
     made = build(task.target, **task.arguments)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from rich.console import Console
 
-from runner.build import missing_module
+from runner.build import BUILT_IN, locate, missing_module, wrong_argument
 from runner.compose.app import Job
 from runner.environment import capture
 from runner.errors import ConfigError, WorkerFailed
@@ -20,17 +21,23 @@ from runner.summary import Summary, show_run, show_sweep
 
 def check_runnable(plan: Plan) -> None:
     """Raises ConfigError if this machine cannot run the plan, or the task's module is nowhere to be found."""
-    problem = missing_module("task._target_", plan.config.task.target)
+    task = plan.config.task
+    problem = missing_module("task._target_", task.target)
     if problem is not None:
         raise ConfigError([problem])
+    if task.target.startswith(BUILT_IN):
+        problem = wrong_argument("task", locate(task.target), task.arguments)
+        if problem is not None:
+            raise ConfigError([problem])
     check_hardware(plan)
 
 
 class Runs:
     """Runs jobs one after another and remembers how they went."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self.exit_code = 0
+        self._command = command
         self._out = Console()
         self._folders: list[tuple[Job, RunFolder]] = []
 
@@ -40,7 +47,7 @@ class Runs:
         A failure is told here, and does not keep the sweep's other jobs from running.
         """
         folder = create(job.folder, job.plan, job.config_yaml, job.overrides_yaml)
-        write_text(folder.environment, capture(job.plan))
+        write_text(folder.environment, capture(job.plan, self._command))
         self._folders.append((job, folder))
         if job.sweep is not None:
             self._out.print(f"[bold]#{len(self._folders) - 1}[/bold] {' '.join(job.overrides)}", highlight=False)

@@ -1,6 +1,8 @@
 """Overrides -> configuration: the only package that imports Hydra and OmegaConf.
 
 sources.py    where configurations are found: conf/, templates such as {processes}gpu, recipes/
-overrides.py  what is wrong with a command line, all of it at once
+arguments.py  a command line, taken apart
+overrides.py  what is wrong with overrides, all of it at once
+loading.py    overrides -> a checked plan
 app.py        Hydra's application: one job, a sweep, --cfg, --help, completion
 """

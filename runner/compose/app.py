@@ -1,32 +1,28 @@
-"""Hydra's application: from a command line to checked configurations, one for each job.
+"""Hydra's application: from a command line to checked jobs, one after another.
 
-`run` gives every job's configuration to a function; `compose_one` only makes the configuration. Either raises
-ConfigError with all problems of the command line before anything starts.
+Everything is checked before Hydra starts: a wrong command line starts no process and makes no folder.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import hydra
-from hydra import initialize_config_dir
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.global_hydra import GlobalHydra
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from runner import schema
-from runner.compose import overrides as command_line
+from runner.compose import overrides
+from runner.compose.arguments import CommandLine
+from runner.compose.loading import loader, plain, plan_of, swept_by_recipe, values_of
 from runner.compose.sources import data_folder, install
 from runner.errors import ConfigError, Problem
-from runner.plan import Plan, make_plan
+from runner.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,194 +41,94 @@ JobFunction = Callable[[Job], float | None]
 PlanCheck = Callable[[Plan], object]
 
 
-class _ConfigRefused(SystemExit):
-    """Carries a ConfigError through Hydra, which would otherwise take it for the failure of a job."""
+def compose_one(line: CommandLine) -> Plan:
+    """The plan of a command line. Raises ConfigError with every problem in it."""
+    install()
+    with loader(line.config_folders) as using:
+        problems = overrides.find_problems(line.overrides, using, lambda o: values_of(o, using), plan_of)
+        if problems:
+            raise ConfigError(problems)
+        return plan_of(values_of(line.overrides, using))
 
-    def __init__(self, error: ConfigError):
-        super().__init__(error.exit_code)
-        self.error = error
+
+def check(line: CommandLine, runnable: PlanCheck) -> None:
+    """Raises ConfigError with every problem of a command line, of all jobs that it asks for. `runnable` raises it for
+    a plan that cannot run on this machine."""
+    install()
+    with loader(line.config_folders) as using:
+        problems = overrides.find_problems(
+            [o for o in line.overrides if not o.startswith("hydra") and not overrides.is_sweep(o, using)],
+            using,
+            lambda o: values_of(o, using),
+            lambda values: runnable(plan_of(values)),
+        )
+        swept = [o for o in line.overrides if overrides.is_sweep(o, using)]
+        problems += [p for o in swept for p in overrides.problems_of(o, using)]
+        if not problems or line.multirun:
+            problems = _sweep_problems(line, using, runnable, problems)
+        if problems:
+            raise ConfigError(problems)
 
 
-def run(arguments: list[str], job: JobFunction, check: PlanCheck) -> None:
-    """Run Hydra's application on a command line. `job` is called for every job that it asks for, once `check`
-    has found nothing against any of them: it raises ConfigError for a plan that cannot run here.
+def run(line: CommandLine, job: JobFunction) -> None:
+    """Run Hydra's application on a command line that was checked; `job` is called for every job that it asks for.
 
-    Raises ConfigError, and SystemExit where Hydra ends the process (after --help, or when a job failed).
+    Raises SystemExit where Hydra ends the process: after --help, say, or when a job failed.
     """
     install()
     started = False
 
     def entry(config: DictConfig) -> float | None:
         nonlocal started
-        with _refusing(Path(HydraConfig.get().runtime.output_dir)):
-            made = _job(config)
-            check(made.plan)
         started = True
-        return job(made)
+        return job(_job(config))
 
     logging.getLogger("hydra._internal.core_plugins.basic_launcher").setLevel(logging.WARNING)  # jobs name themselves
-    arguments = _flags_first(arguments)
-    values = _overrides_of(arguments)
-    if not _SHOWING.intersection(arguments):
-        _refuse_early(values, "-m" in arguments or "--multirun" in arguments, check)
-    sys.argv[1:] = [a for a in arguments if a not in values] + command_line.prepare(values)
+    typed = sys.argv
+    sys.argv = [typed[0], *line.flags, *overrides.prepare(line.overrides)]
     try:
         hydra.main(config_path=str(data_folder("conf")), config_name="config", version_base="1.3")(entry)()
-    except _ConfigRefused as refused:
-        raise _all_problems(values, refused.error) from None
     except SystemExit as ended:
         if ended.code == 1 and not started:  # Hydra has said what is wrong with the configuration
             raise SystemExit(ConfigError.exit_code) from None
         raise
+    finally:
+        sys.argv = typed
 
 
-def compose_one(values: list[str]) -> Plan:
-    """The plan of one command line without flags. Raises ConfigError with every problem in it."""
-    install()
-    with _loader() as loader:
-        problems = command_line.find_problems(values, loader, _plain_of(loader), _check)
-        if problems:
-            raise ConfigError(problems)
-        return _check(_plain_of(loader)(values))
-
-
-def plain(config: DictConfig) -> dict[str, Any]:
-    """Resolved plain types, without Hydra's own section. Raises ConfigError for a value that is missing."""
-    bare = OmegaConf.masked_copy(config, [str(k) for k in config if k not in ("hydra", "recipe")])
-    missing = sorted(OmegaConf.missing_keys(bare))
-    if missing:
-        raise ConfigError(Problem(k, "has no value", f"Set it: {k}=...") for k in missing)
-    values = OmegaConf.to_container(bare, resolve=True, throw_on_missing=True)
-    assert isinstance(values, dict)
-    return {str(k): v for k, v in values.items()}
-
-
-@contextlib.contextmanager
-def _refusing(folder: Path) -> Iterator[None]:
-    """Carry a ConfigError through Hydra, and take away the empty folder that Hydra made for the job."""
+def _sweep_problems(
+    line: CommandLine, using: ConfigLoader, runnable: PlanCheck, before: list[Problem]
+) -> list[Problem]:
+    """The problems of a sweep's jobs; `before` are those that its common part has by itself, if it is no sweep."""
+    single = [o for o in line.overrides if not overrides.is_sweep(o, using)]
     try:
-        yield
-    except ConfigError as error:
-        for empty in (folder, folder.parent, folder.parent.parent):
-            with contextlib.suppress(OSError):
-                if empty != Path.cwd():
-                    empty.rmdir()
-        raise _ConfigRefused(error) from None
-
-
-_SHOWING = frozenset({"--help", "-h", "--hydra-help", "--shell-completion", "-sc", "--version"})
-_WITH_VALUE = frozenset(
-    {
-        "--config-path",
-        "-cp",
-        "--config-name",
-        "-cn",
-        "--config-dir",
-        "-cd",
-        "--cfg",
-        "-c",
-        "--package",
-        "-p",
-        "--info",
-        "-i",
-    }
-)
-
-
-def _flags_first(arguments: list[str]) -> list[str]:
-    """Flags before overrides: argparse, as Hydra uses it, refuses a flag that follows one."""
-    flags: list[str] = []
-    rest: list[str] = []
-    queue = list(arguments)
-    while queue:
-        argument = queue.pop(0)
-        if not argument.startswith("-"):
-            rest.append(argument)
-            continue
-        flags.append(argument)
-        if argument in _WITH_VALUE and queue and "=" not in queue[0]:
-            flags.append(queue.pop(0))
-    return flags + rest
-
-
-def _overrides_of(arguments: list[str]) -> list[str]:
-    return [a for a in arguments if ("=" in a and not a.startswith("-")) or a.startswith("~")]
-
-
-def _refuse_early(values: list[str], multirun: bool, check: PlanCheck) -> None:
-    """What can be told before Hydra starts: wrong keys, wrong choices, and every job of a sweep.
-
-    Hydra composes the jobs of a sweep before the first one, but knows nothing of our checks.
-    """
-    with _loader() as loader:
-        problems = [p for p in (command_line.problem_of(v, loader) for v in values) if p]
-        if not problems and multirun:
-            problems = _sweep_problems(values, loader, check)
-    if problems:
-        raise _all_problems(values, ConfigError(problems))
-
-
-def _sweep_problems(values: list[str], loader: ConfigLoaderImpl, check: PlanCheck) -> list[Problem]:
+        swept = swept_by_recipe(single, using)
+        if swept is None and not line.multirun:
+            return before + [overrides.not_swept(o) for o in line.overrides if o not in single]
+        jobs = overrides.jobs_of(overrides.prepare(line.overrides), swept or {}, using)
+    except Exception:  # Hydra's parser has several; the overrides that it stumbles over are in `before`
+        if before:
+            return before
+        raise
     problems: list[Problem] = []
-    prepared = command_line.prepare(values)
-    single = [v for v in values if not command_line.is_sweep(v, loader)]
-    swept = _swept_by_recipe(command_line.prepare(single), loader)
-    for job in command_line.jobs_of(prepared, swept, loader):
+    for job in jobs:
         try:
-            check(_check(_plain_of(loader)(job)))
+            runnable(plan_of(values_of(job, using)))
         except ConfigError as error:
             name = " ".join(o.lstrip("+") for o in job if not o.startswith("hydra."))
-            problems.extend(Problem(p.key, f"{p.what} (in the job {name})", p.fix) for p in error.problems)
+            problems += [Problem(p.key, f"{p.what} (in the job {name})", p.fix) for p in error.problems]
     return problems
-
-
-def _swept_by_recipe(values: list[str], loader: ConfigLoaderImpl) -> dict[str, Any]:
-    config = loader.load_configuration("config", values, run_mode=RunMode.MULTIRUN)
-    return dict(config.hydra.sweeper.params or {}) if "params" in config.hydra.sweeper else {}
-
-
-def _all_problems(values: list[str], first: ConfigError) -> ConfigError:
-    """`first`, and whatever else is wrong with the same command line."""
-    with _loader() as loader:
-        single = [v for v in values if not v.startswith("hydra") and not command_line.is_sweep(v, loader)]
-        more = command_line.find_problems(single, loader, _plain_of(loader), _check)
-    return ConfigError([*first.problems, *more])
-
-
-def _check(values: dict[str, Any]) -> Plan:
-    return make_plan(schema.read(values))
-
-
-@contextlib.contextmanager
-def _loader() -> Iterator[ConfigLoaderImpl]:
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(data_folder("conf")), version_base="1.3"):
-        loader = GlobalHydra.instance().config_loader()
-        assert isinstance(loader, ConfigLoaderImpl)
-        yield loader
-    GlobalHydra.instance().clear()
-
-
-def _plain_of(loader: ConfigLoaderImpl) -> command_line.Compose:
-    def compose(values: list[str]) -> dict[str, Any]:
-        config = loader.load_configuration(
-            config_name="config", overrides=command_line.prepare(values), run_mode=RunMode.RUN
-        )
-        return plain(config)
-
-    return compose
 
 
 def _job(config: DictConfig) -> Job:
     values = plain(config)
-    plan = _check(values)
     settings = HydraConfig.get()
-    overrides = [o.removeprefix("++") for o in settings.overrides.task]
+    given = [o.removeprefix("++") for o in settings.overrides.task]
     return Job(
-        plan=plan,
+        plan=plan_of(values),
         folder=Path(settings.runtime.output_dir),
         config_yaml=OmegaConf.to_yaml(OmegaConf.create(values)),
-        overrides_yaml=OmegaConf.to_yaml(OmegaConf.create(overrides)),
-        overrides=tuple(overrides),
+        overrides_yaml=OmegaConf.to_yaml(OmegaConf.create(given)),
+        overrides=tuple(given),
         sweep=Path(settings.sweep.dir).absolute() if settings.mode is RunMode.MULTIRUN else None,
     )

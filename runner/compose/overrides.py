@@ -44,6 +44,13 @@ def is_sweep(text: str, loader: ConfigLoader) -> bool:
         return False
 
 
+def not_swept(text: str) -> Problem:
+    """The problem of several values where one run was asked for."""
+    key, _, value = text.partition("=")
+    fix = f"Add -m to run one job for each, or quote the value if it is one: \"{key}='{value}'\""
+    return Problem(key.lstrip("+"), f"{value} stands for several values", fix)
+
+
 def jobs_of(overrides: Sequence[str], swept: dict[str, Any], loader: ConfigLoader) -> list[list[str]]:
     """The overrides of every job of a sweep, as Hydra's basic sweeper will make them; `swept` are the
     parameters that a recipe sweeps."""
@@ -58,8 +65,8 @@ def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compo
     problems: list[Problem] = []
     sound: list[str] = []
     for text in overrides:
-        found = problem_of(text, loader)
-        problems.extend([found] if found else [])
+        found = problems_of(text, loader)
+        problems.extend(found)
         sound.extend([] if found else [text])
     while True:
         try:
@@ -84,7 +91,13 @@ def describe(error: Exception) -> str:
     return " ".join(dict.fromkeys([*lines, *([cause] if cause else [])]))
 
 
-def problem_of(text: str, loader: ConfigLoader) -> Problem | None:
+def problems_of(text: str, loader: ConfigLoader) -> list[Problem]:
+    """What a single override has wrong with its form, its key or its choice: nothing, or one problem."""
+    found = _problem_of(text, loader)
+    return [found] if found else []
+
+
+def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
     """What a single override has wrong with its form, its key or its choice."""
     try:
         override = OverridesParser.create(config_loader=loader).parse_override(text)

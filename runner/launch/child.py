@@ -29,8 +29,8 @@ def main(folder: str, rank: int, seat: dict[str, Any], environment: dict[str, st
     """Run a rank. Its error, if any, goes to the parent as JSON through `report`; its output into the run's folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches every process of the terminal; the parent decides
     signal.signal(signal.SIGTERM, _leave)
-    threading.Thread(target=_follow_parent, daemon=True).start()
     run = RunFolder(Path(folder))
+    threading.Thread(target=_follow_parent, args=(run, rank), daemon=True).start()
     _redirect(run.log(rank))
     os.environ.clear()
     os.environ.update(environment)
@@ -100,9 +100,15 @@ def _leave(_number: int, _frame: object) -> None:
     raise SystemExit(128 + signal.SIGTERM)
 
 
-def _follow_parent() -> None:
-    """End with the parent, however it ended: a rank left alone would train on for ever."""
+def _follow_parent(run: RunFolder, rank: int) -> None:
+    """End with the parent, however it ended: a rank left alone would train on for ever. The parent says in the
+    folder how a run ended, so if it still says `running` it can only have been killed."""
     parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(ORPHANED)
+    if parent is None:
+        return
+    wait([parent.sentinel])
+    if rank == 0:
+        with contextlib.suppress(Exception):
+            if run.read_status()["state"] == "running":
+                run.write_status("interrupted", reason="the process that started the run is gone", finished=time.time())
+    os._exit(ORPHANED)

@@ -6,6 +6,11 @@ Freezing the garbage collector keeps the pages that all ranks share from being c
 
 import gc
 
+import torch._dynamo  # noqa: F401
+
+import runner.backend.cpu
+import runner.sync.ddp
+import runner.sync.single
 import runner.worker  # noqa: F401
 
 gc.freeze()

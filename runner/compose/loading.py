@@ -1,0 +1,69 @@
+"""From overrides to a checked plan, without Hydra's application around it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.config_search_path import SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner import schema
+from runner.compose.overrides import prepare
+from runner.compose.sources import data_folder
+from runner.errors import ConfigError, Problem
+from runner.plan import Plan, make_plan
+
+
+@contextlib.contextmanager
+def loader(config_folders: Sequence[Path]) -> Iterator[ConfigLoader]:
+    """Hydra's loader over our folders, and over those that the command line adds."""
+    path = create_config_search_path(str(data_folder("conf")))
+    for folder in config_folders:  # where Hydra's own --config-dir puts it
+        path.prepend("command-line", f"file://{folder}", SearchPathQuery(provider="schema"))
+    GlobalHydra.instance().clear()
+    try:
+        yield Hydra.create_main_hydra2(task_name="samestep", config_search_path=path).config_loader
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def values_of(overrides: Sequence[str], using: ConfigLoader) -> dict[str, Any]:
+    """The plain values that overrides compose to. Raises ConfigError, or an error of Hydra."""
+    return plain(using.load_configuration("config", prepare(overrides), run_mode=RunMode.RUN))
+
+
+def swept_by_recipe(overrides: Sequence[str], using: ConfigLoader) -> dict[str, Any] | None:
+    """The parameters that the chosen recipe sweeps; None if the configuration does not ask for a sweep."""
+    config = using.load_configuration("config", prepare(overrides), run_mode=RunMode.MULTIRUN)
+    swept = dict(config.hydra.sweeper.get("params") or {})
+    return swept if swept or config.hydra.mode is RunMode.MULTIRUN else None
+
+
+def plan_of(values: dict[str, Any]) -> Plan:
+    """The plan of plain values. Raises ConfigError with every problem in them."""
+    return make_plan(schema.read(values))
+
+
+def plain(config: DictConfig) -> dict[str, Any]:
+    """Resolved plain types, without Hydra's own section. Raises ConfigError for a value that is missing, or that
+    refers to one that does not exist."""
+    bare = OmegaConf.masked_copy(config, [str(k) for k in config if k not in ("hydra", "recipe")])
+    try:
+        missing = sorted(OmegaConf.missing_keys(bare))
+        if missing:
+            raise ConfigError(Problem(k, "has no value", f"Set it: {k}=...") for k in missing)
+        values = OmegaConf.to_container(bare, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        first = str(error).splitlines()[0]
+        raise ConfigError([Problem(str(error.full_key or ""), f"cannot be resolved: {first}")]) from None
+    assert isinstance(values, dict)
+    return {str(k): v for k, v in values.items()}
