@@ -13,9 +13,14 @@ shows what a difference of nothing looks like.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
+import logging
+import os
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,20 +29,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from runner import backend, rundir, schema
-from runner.launch.local import _listen
-from runner.launch.warm import CONTEXT
 from runner.loop import update
 from runner.plan import make_plan
 from runner.precision import Precision
 from runner.schema import PrecisionName
 from runner.task import Task
 from runner.worker import complete, make_experiment, prepare
-from runner.world import Seat, World, join
+from runner.world import World
 
 ACCUM, PER_DEVICE, ITEMS, CLIP = 4, 16, 4096, 1.0
 SIZES = {"tiny": (32, 1), "20ms": (704, 3)}  # width and hidden layers
@@ -203,16 +207,9 @@ def by_accelerate(task: Vectors, world: World, folder: Path) -> Window:
 
 def by_fabric(task: Vectors, world: World, folder: Path) -> Window:
     from lightning_fabric import Fabric
-    from lightning_fabric.plugins.environments import LightningEnvironment
-    from lightning_fabric.strategies import DDPStrategy
 
-    if world.size > 1:
-        place = LightningEnvironment()
-        place.global_rank, place.world_size = lambda: world.rank, lambda: world.size  # type: ignore[method-assign]
-        fabric = Fabric(accelerator="cpu", devices=world.size, strategy=DDPStrategy(cluster_environment=place))
-        fabric.strategy._local_rank = world.rank
-    else:
-        fabric = Fabric(accelerator="cpu", devices=1)
+    fabric = Fabric(accelerator="cpu", devices=world.size, strategy="ddp" if world.size > 1 else "auto")
+    fabric.launch()
     model = new_model(task)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     wrapped, optimizer = fabric.setup(model, optimizer)
@@ -244,15 +241,23 @@ CONTENDERS: dict[str, Callable[[Vectors, World, Path], Window]] = {
 }
 
 
-def compete(seat: Seat, size: str, rounds: int, folder: Path, report: Any) -> None:
-    """One process of the competition."""
+def compete(size: str, rounds: int, folder: Path) -> None:
+    """One process of the competition; rank 0 writes every round's seconds of a micro-batch."""
+    logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    with join(seat, "gloo", 120) as world:
-        results = _compete(world, size, rounds, folder)
-    report.send(results)
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group("gloo")
+        world = World(dist.get_rank(), dist.get_world_size())
+    else:
+        world = World(0, 1)
+    results = _compete(world, size, rounds, folder)
+    if world.rank == 0:
+        (folder / "results.json").write_text(json.dumps(results))
+    world.barrier()
+    os._exit(0)  # what holds the group would have to go first
 
 
-def _compete(world: World, size: str, rounds: int, folder: Path) -> dict[str, list[float]]:
+def _compete(world: World, size: str, rounds: int, folder: Path) -> dict[str, dict[str, list[float]]]:
     task, windows = Vectors(*SIZES[size]), {}
     for name, make in CONTENDERS.items():
         try:
@@ -260,35 +265,33 @@ def _compete(world: World, size: str, rounds: int, folder: Path) -> dict[str, li
         except ImportError:
             if world.rank == 0:
                 print(f"{name}: not installed, left out (pip install '.[bench]')")
-    seconds: dict[str, list[float]] = {name: [] for name in windows}
+    wall: dict[str, list[float]] = {name: [] for name in windows}
+    cpu: dict[str, list[float]] = {name: [] for name in windows}
     order = list(windows)
+    gc.collect()
+    gc.disable()  # a collection would meet one contender, for what all of them left behind
     for turn in range(rounds + 1):
         random.Random(turn).shuffle(order)  # the same order on every process
         for name in order:
             world.barrier()
-            start = time.perf_counter()
+            start, start_cpu = time.perf_counter(), time.thread_time()
             for _ in range(WINDOWS[size]):
                 windows[name]()
             if turn:  # the first round warms up
-                seconds[name].append((time.perf_counter() - start) / WINDOWS[size] / ACCUM)
-    return seconds
+                wall[name].append((time.perf_counter() - start) / WINDOWS[size] / ACCUM)
+                cpu[name].append((time.thread_time() - start_cpu) / WINDOWS[size] / ACCUM)
+    return {"wall": wall, "cpu": cpu}
 
 
-def measure(size: str, processes: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds per micro-batch of every contender and round, on rank 0."""
-    listener, pipes, ranks = _listen() if processes > 1 else None, [], []
+def measure(size: str, processes: int, rounds: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds per micro-batch of every contender and round on rank 0: wall, and of its main thread on the CPU."""
+    launcher = [sys.executable]
+    if processes > 1:
+        launcher += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     with tempfile.TemporaryDirectory() as folder:
-        for rank in range(processes):
-            theirs, ours = CONTEXT.Pipe()
-            port = listener.getsockname()[1] if listener else 0
-            seat = Seat(rank, processes, rank, 1, port, listener if rank == 0 else None)
-            ranks.append(CONTEXT.Process(target=compete, args=(seat, size, rounds, Path(folder), theirs)))
-            ranks[-1].start()
-            theirs.close()  # so that the end of a rank is heard
-            pipes.append(ours)
-        results: dict[str, list[float]] = pipes[0].recv()
-        for rank in ranks:
-            rank.join()
+        command = [*launcher, __file__, "--compete", folder, "--sizes", size, "--rounds", str(rounds)]
+        subprocess.run(command, check=True, timeout=900)
+        results: dict[str, dict[str, list[float]]] = json.loads(Path(folder, "results.json").read_text())
     return results
 
 
@@ -303,24 +306,31 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, help="write every round's seconds there")
+    parser.add_argument("--compete", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.compete:
+        compete(options.sizes[0], options.rounds, options.compete)
     everything = {}
     for size in options.sizes:
         for processes in options.processes:
-            results = measure(size, processes, options.rounds)
-            everything[f"{size}-{processes}"] = results
-            base = results["by hand"]
-            print(
-                f"\n{size}, {processes} process(es), accum {ACCUM}: by hand {statistics.median(base) * 1e6:,.0f} us a micro-batch"
-            )
-            for name, seconds in results.items():
-                ratio = quartiles([s / b for s, b in zip(seconds, base, strict=True)])
-                more = quartiles([(s - b) * 1e6 for s, b in zip(seconds, base, strict=True)])
-                print(
-                    f"  {name:14} x{ratio[1]:.3f} ({ratio[0]:.3f}..{ratio[2]:.3f})  {more[1]:+8.1f} us ({more[0]:+.1f}..{more[2]:+.1f})"
-                )
+            results = everything[f"{size}-{processes}"] = measure(size, processes, options.rounds)
+            show(size, processes, results)
     if options.json:
         options.json.write_text(json.dumps(everything))
+
+
+def show(size: str, processes: int, results: dict[str, dict[str, list[float]]]) -> None:
+    wall, cpu = results["wall"], results["cpu"]
+    base = statistics.median(wall["by hand"]) * 1e6
+    print(f"\n{size}, {processes} process(es), accum {ACCUM}: by hand {base:,.0f} us a micro-batch")
+    for name in wall:
+        ratio = quartiles([s / b for s, b in zip(wall[name], wall["by hand"], strict=True)])
+        more = quartiles([(s - b) * 1e6 for s, b in zip(wall[name], wall["by hand"], strict=True)])
+        busy = quartiles([(s - b) * 1e6 for s, b in zip(cpu[name], cpu["by hand"], strict=True)])
+        print(
+            f"  {name:14} x{ratio[1]:.3f} ({ratio[0]:.3f}..{ratio[2]:.3f})  "
+            f"wall {more[1]:+7.1f} us ({more[0]:+.1f}..{more[2]:+.1f})  cpu {busy[1]:+7.1f} us ({busy[0]:+.1f}..{busy[2]:+.1f})"
+        )
 
 
 if __name__ == "__main__":

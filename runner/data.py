@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from runner.seeding import seed_generators
 
 Request = tuple[int, tuple[int, ...]]  # (epoch, item ids)
 
+AHEAD = 4  # batches that are read at a time where no worker reads ahead
 _PROBE = 1  # the stream under which a dataset is watched for drawing numbers
 
 
@@ -49,20 +52,26 @@ class Items:
         self._many = getattr(dataset, "__getitems__", None)
 
     def __getitem__(self, request: Request) -> Any:
-        epoch, ids = request
-        if not self._exact:
-            return self._collate(self._read(ids))
-        if not self._draws:
+        return self.read_many([request])[0]
+
+    def read_many(self, requests: Sequence[Request]) -> list[Any]:
+        """The batches of several requests."""
+        if self._exact and not self._draws:
             seed_generators(_PROBE)
-            items = self._read(ids)
+            batches = [self._collate(self._read(ids)) for _, ids in requests]
             if _untouched():
-                return self._collate(items)
+                return batches
             self._draws = True
-        items = []
+        if self._draws:
+            return [self._collate(self._read_each(epoch, ids)) for epoch, ids in requests]
+        return [self._collate(self._read(ids)) for _, ids in requests]
+
+    def _read_each(self, epoch: int, ids: tuple[int, ...]) -> list[Any]:
+        items: list[Any] = []
         for item in ids:
             seed_generators(derive(self._seed, self._purpose, epoch, item))
             items.extend(self._read((item,)))
-        return self._collate(items)
+        return items
 
     def _read(self, ids: tuple[int, ...]) -> list[Any]:
         try:
@@ -77,7 +86,7 @@ class Items:
 
 
 def _first_draws() -> tuple[float, float, float]:
-    return random.random(), np.random.random_sample(), torch.rand((), dtype=torch.float64).item()
+    return random.random(), np.random.random_sample(), torch.rand(()).item()
 
 
 _EXPECTED: list[tuple[float, float, float]] = []
@@ -100,7 +109,7 @@ def load(
     device: torch.device,
     floats: torch.dtype | None,
     rank: int,
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """The batches of `requests` in order, on the device; `floats` is what their floating-point tensors become.
 
     With `workers`, as many processes read ahead: one set of them for all the requests.
@@ -112,26 +121,31 @@ def load(
 
 
 def _in_process(items: Items, requests: Iterable[Request]) -> Iterator[Any]:
-    for request in requests:
-        yield items[request]
+    """A few batches at a time: the generators are looked at once for all of them."""
+    waiting = iter(requests)
+    while group := list(islice(waiting, AHEAD)):
+        yield from items.read_many(group)
 
 
 def _by_workers(
     items: Items, requests: Iterable[Request], workers: int, seed: int, device: torch.device, rank: int
 ) -> Iterator[Any]:
     start = _WorkerStart(derive(seed, "loader", rank))
-    generator = torch.Generator()  # the loader's own draws must not touch training's stream
-    return iter(
+    # A rank comes from a fork server and would start one more for its loaders; forked, they are there at once.
+    forks = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    loader: Iterator[Any] = iter(
         DataLoader(
             items,  # type: ignore[arg-type]
             batch_size=None,
             sampler=_Requests(requests),
             num_workers=workers,
             worker_init_fn=start,
-            generator=generator,
+            generator=torch.Generator(),  # the loader's own draws must not touch training's stream
             pin_memory=device.type == "cuda",
+            multiprocessing_context=forks,
         )
     )
+    yield from loader
 
 
 class _Requests:

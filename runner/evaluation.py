@@ -22,7 +22,7 @@ from runner.records import EvalRow
 from runner.rundir import RunFolder
 from runner.schema import StopMode
 from runner.seeding import Streams
-from runner.task import check_loss
+from runner.task import Adopted, check_loss
 from runner.window import Window
 from runner.world import World
 
@@ -33,7 +33,7 @@ class Evaluation:
     """When to evaluate, how, and whether to stop for what came out of it."""
 
     def __init__(
-        self, plan: Plan, world: World, folder: RunFolder, task: Any, model: nn.Module,
+        self, plan: Plan, world: World, folder: RunFolder, task: Adopted, model: nn.Module,
         streams: Streams, precision: Precision, device: torch.device,
     ):  # fmt: skip
         self._plan, self._world, self._folder, self._task, self._model = plan, world, folder, task, model
@@ -88,7 +88,7 @@ class Evaluation:
             if self._streams.exact:
                 self._streams.micro_batch(-update, number)  # no training update has a negative number
             with self._precision.forward():
-                found["loss"].append(check_loss(self._task.loss(self._model, batch), self._task))
+                found["loss"].append(check_loss(self._task.loss(self._model, batch), self._task.name))
                 for name, pair in self._task.metrics(self._model, batch).items():
                     if name in ("loss", "update", "epoch", "weight"):
                         raise TaskError(f"metrics() may not be named '{name}': evals.jsonl has a column of that name")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ class Training:
 
     rank: int
     windows: Windows
-    batches: Iterator[Any]
+    batches: Generator[Any, None, None]
     streams: Streams
     sync: Sync
     parameters: list[torch.nn.Parameter]

@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runner import records
 from runner.backend import Backend
 from runner.errors import NonFiniteError
-from runner.records import BatchRow, UpdateRow
+from runner.records import Appender, BatchRow, UpdateRow
 from runner.rundir import RunFolder
 from runner.window import MicroBatch, Window
 from runner.world import World
@@ -54,7 +53,8 @@ class Losses:
 
     def __init__(self, folder: RunFolder, world: World, backend: Backend, every: int):
         self.reads = 0
-        self._folder, self._world, self._backend, self._every = folder, world, backend, every
+        self._world, self._backend, self._every = world, backend, every
+        self._batch_file, self._update_file = Appender(folder.batches), Appender(folder.updates)
         self._micros: list[_Micro] = []
         self._updates: list[_Update] = []
         self._last = backend.mark()
@@ -99,9 +99,9 @@ class Losses:
         if bad is not None:  # what came after it was computed with weights that are no numbers
             batch_rows = [r for r in batch_rows if r.update <= bad.update]
             update_rows = [r for r in update_rows if r.update <= bad.update]
-        records.append(self._folder.batches, batch_rows)
+        self._batch_file.append(batch_rows)
         if self._world.rank == 0:
-            records.append(self._folder.updates, update_rows)
+            self._update_file.append(update_rows)
         if bad is not None:
             self._stop(bad, batch_rows)
 
@@ -121,7 +121,10 @@ class Losses:
         self.reads += 1
         if not tensors:
             return []
-        return torch.stack([t.detach().reshape(()).to(torch.float64) for t in tensors]).tolist()
+        kind = tensors[0].dtype
+        if any(t.dtype is not kind or t.ndim for t in tensors):
+            tensors = [t.detach().reshape(()).to(torch.float64) for t in tensors]
+        return torch.stack(tensors).tolist()
 
     def _batch_row(self, m: _Micro, values: Any) -> BatchRow:
         total = next(values)

@@ -12,9 +12,11 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 from runner.errors import RecordError
 
@@ -71,27 +73,39 @@ class EvalRow:
 Row = BatchRow | UpdateRow | EvalRow
 
 
-def encode(row: Row) -> str:
+def encode(row: Row) -> bytes:
     """The line of a row, without its newline."""
-    values = asdict(row)
-    values.update(values.pop("metrics", {}))
-    try:
-        return json.dumps(values, allow_nan=False)
-    except ValueError:
-        return json.dumps({k: _plain(v) for k, v in values.items()})
+    values = {name: getattr(row, name) for name in row.__slots__}
+    if isinstance(row, EvalRow):
+        values.update(values.pop("metrics"))
+    return to_json(values, inf_nan_mode="strings")
+
+
+class Appender:
+    """A file of rows, open for appending from the first row on."""
+
+    def __init__(self, path: Path):
+        self._path, self._fd = path, -1
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Append rows in one write; they are in the file, whole, when this returns."""
+        data = b"".join([encode(row) + b"\n" for row in rows])
+        if data and self._fd < 0:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
 def append(path: Path, rows: Iterable[Row]) -> None:
-    """Append rows in one write; they are in the file, whole, when this returns."""
-    data = "".join(encode(row) + "\n" for row in rows).encode()
-    if not data:
-        return
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    try:
-        while data:
-            data = data[os.write(fd, data) :]
-    finally:
-        os.close(fd)
+    """Append a few rows to a file that is not written often."""
+    file = Appender(path)
+    file.append(rows)
+    file.close()
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
@@ -110,9 +124,3 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
                 return
             raise RecordError(f"{path}: line {number} is not a row: {line[:60]!r}") from None
         yield {k: _SPECIAL.get(v, v) if isinstance(v, str) else v for k, v in row.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value

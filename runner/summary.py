@@ -13,6 +13,8 @@ from runner import records
 from runner.plan import Plan
 from runner.rundir import RunFolder
 
+WIDEST = 1000  # characters of a table's row
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -118,8 +120,7 @@ def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) ->
             "-" if s.collectives is None else str(s.collectives),
             "-" if s.bytes is None else f"{s.bytes:,}",
         )
-    width = max(console.width, console.measure(table).maximum)  # a file takes long lines, a terminal wraps them
-    console.print(table, width=width, soft_wrap=True)
+    Console(file=console.file, width=WIDEST).print(table, soft_wrap=True)  # a narrow terminal wraps, nothing is cut
     for overrides, s in jobs:
         if s.reason:
             console.print(

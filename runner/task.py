@@ -6,7 +6,8 @@ This module imports no torch, so that a task's sizes can be planned without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.errors import TaskError
@@ -64,25 +65,35 @@ class Task:
         return None
 
 
-def adopt(candidate: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The methods of a task, its own or `Task`'s; `name` is that of its class."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    train_data: Callable[[], Items]
+    eval_data: Callable[[], Items | None]
+    collate: Callable[[list[Any]], Any]
+    loss: Callable[[nn.Module, Any], tuple[Tensor, Tensor | float]]
+    metrics: Callable[[nn.Module, Any], Mapping[str, tuple[Tensor, Tensor | float]]]
+
+
+def adopt(candidate: Any) -> Adopted:
     """`candidate` as a task: what it lacks and need not have is taken from `Task`.
 
     Raises TaskError if it lacks `model`, `train_data` or `loss`.
     """
-    missing = [name for name in REQUIRED if not callable(getattr(candidate, name, None))]
+    name, default = type(candidate).__name__, Task()
+    missing = [method for method in REQUIRED if not callable(getattr(candidate, method, None))]
     if missing:
-        kind = type(candidate).__name__
-        raise TaskError(
-            f"the task {kind} has no method {' and no method '.join(missing)}; a task needs {', '.join(REQUIRED)}"
-        )
-    for name in ("eval_data", "collate", "metrics"):
-        if not hasattr(candidate, name):
-            setattr(candidate, name, getattr(Task, name).__get__(candidate))
-    return candidate
+        lacks = " and no method ".join(missing)
+        raise TaskError(f"the task {name} has no method {lacks}; a task needs {', '.join(REQUIRED)}")
+    methods = (f.name for f in fields(Adopted) if f.name != "name")
+    return Adopted(name, **{method: getattr(candidate, method, getattr(default, method)) for method in methods})
 
 
-def check_loss(result: Any, task: Any) -> tuple[Tensor, Tensor | float]:
-    """What a task's `loss` returned, if it is a pair (sum of losses, weight). Raises TaskError otherwise."""
+def check_loss(result: Any, task: str) -> tuple[Tensor, Tensor | float]:
+    """What the `loss` of the task of that name returned, if it is a pair (sum of losses, weight). Raises TaskError otherwise."""
     if (
         isinstance(result, tuple)
         and len(result) == 2
@@ -92,7 +103,7 @@ def check_loss(result: Any, task: Any) -> tuple[Tensor, Tensor | float]:
     ):
         return result
     raise TaskError(
-        f"{type(task).__name__}.loss returned {_describe(result)}; it must return the pair (sum of the losses, weight): "
+        f"{task}.loss returned {_describe(result)}; it must return the pair (sum of the losses, weight): "
         "a tensor without dimensions that has a gradient, and the number of items or tokens that it is summed over"
     )
 

@@ -27,7 +27,7 @@ from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
 from runner.seeding import Streams, seed_generators
 from runner.sync import open_sync
-from runner.task import adopt
+from runner.task import Adopted, adopt
 from runner.world import Seat, World
 
 FINGERPRINT_ITEMS = 8
@@ -37,7 +37,7 @@ FINGERPRINT_ITEMS = 8
 class Experiment:
     """What is trained, as one process holds it."""
 
-    task: Any
+    task: Adopted
     model: nn.Module
     data: Any
 
@@ -65,6 +65,8 @@ def run(plan: Plan, folder: RunFolder, world: World, backend: Backend) -> None:
     except BaseException:
         _save_rows(training)
         raise
+    finally:
+        training.batches.close()  # ends the loader's processes
     if world.rank == 0:
         save_model(folder, experiment.model)
 
@@ -81,7 +83,7 @@ def make_experiment(plan: Plan, precision: Precision, backend: Backend) -> Exper
     model = task.model()
     if not isinstance(model, nn.Module) or not any(p.requires_grad for p in model.parameters()):
         raise TaskError(
-            f"{type(task).__name__}.model returned {type(model).__name__}; it must return a module with parameters to train"
+            f"{task.name}.model returned {type(model).__name__}; it must return a module with parameters to train"
         )
     return Experiment(task, model.to(backend.device, precision.weights), data)
 

@@ -42,6 +42,8 @@ def main(folder: str, rank: int, seat: dict[str, Any], environment: dict[str, st
     except BaseException as error:
         report.send_bytes(json.dumps(_describe(rank, error)).encode())
         sys.stderr.flush()
+        for process in multiprocessing.active_children():  # loaders, which would hold on for seconds
+            process.kill()
         os._exit(FAILED)  # no tidy end: the process group may wait for a peer that is gone
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from runner.plan import Plan
 from runner.precision import Precision
 from runner.sync.objective import Objective
+from runner.task import Adopted
 from runner.world import World
 
 
@@ -35,7 +36,7 @@ class Sync(Protocol):
         """The window's loss total and weight over all processes, up to a common factor that the gradients have too."""
 
 
-def open_sync(plan: Plan, world: World, task: Any, model: nn.Module, precision: Precision) -> Sync:
+def open_sync(plan: Plan, world: World, task: Adopted, model: nn.Module, precision: Precision) -> Sync:
     """The summation that the plan asks for."""
     objective = Objective(task, model, precision)
     if world.size == 1:

@@ -13,16 +13,16 @@ from torch import Tensor, nn
 
 from runner.plan import CARRIER_ELEMENTS
 from runner.precision import Precision
-from runner.task import check_loss
+from runner.task import Adopted, check_loss
 
 
 class Objective(nn.Module):
     """Forward: a batch -> (loss total, weight). With `carrying` set, also ready for a reduction."""
 
-    def __init__(self, task: Any, model: nn.Module, precision: Precision):
+    def __init__(self, task: Adopted, model: nn.Module, precision: Precision):
         super().__init__()
         self.model = model
-        self._task, self._precision = [task], precision  # in a list: a task that is a module is no part of this one
+        self._task, self._precision = task, precision
         first = next((p for p in model.parameters() if p.requires_grad), None)
         device = first.device if first is not None else torch.device("cpu")
         self.carrier = nn.Parameter(torch.zeros(CARRIER_ELEMENTS, dtype=precision.weights, device=device))
@@ -36,7 +36,7 @@ class Objective(nn.Module):
             total, weight = self.carrier.new_zeros(()), 0.0
         else:
             with self._precision.forward():
-                total, weight = check_loss(self._task[0].loss(self.model, batch), self._task[0])
+                total, weight = check_loss(self._task.loss(self.model, batch), self._task.name)
             self._pending.append((total.detach(), weight))
         if self.carrying:
             total = _Carry.apply(total, self.take(), self.carrier, *self.model.parameters())  # type: ignore[no-untyped-call]
