@@ -128,6 +128,18 @@ def eval_disturbs() -> None:
     seeding.Streams.aside = aside
 
 
+def eval_mode_stays() -> None:
+    """An evaluation leaves the model in evaluation mode: no dropout from then on."""
+    plain = evaluation.Evaluation.run
+
+    def run(self: Any, update: int, epoch: int) -> bool:
+        stop = plain(self, update, epoch)
+        self._model.eval()
+        return stop
+
+    evaluation.Evaluation.run = run
+
+
 def eval_mean_of_ranks() -> None:
     """An evaluation averages the averages of the processes."""
 
@@ -162,7 +174,7 @@ FAULTS: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
         mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
-        same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mean_of_ranks, eval_alone,
+        same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
         skip_alone, full_precision,
     )
 }  # fmt: skip

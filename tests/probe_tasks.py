@@ -44,17 +44,20 @@ class Scalar(Probe):
 
     `pad`: every micro-batch is filled to so many tokens, which are ignored. `weigh`: "tokens", "items" or "number" (of tokens,
     as a plain float). `mean`: the mean is returned in place of the sum, the mistake that the contract warns of.
-    `nan`, `inf`: the items whose value is no number. `reads`: the loss makes the host wait for the device.
+    `nan`, `inf`: the items whose value is no number; `rooted`: the loss is finite but has no finite gradient where a
+    value is this one; `raises`: the loss raises ValueError there. `reads`: the loss makes the host wait for the device.
     """
 
     def __init__(
         self, values: Any = (1.0,), evaluated: Any = None, pad: int = 1, weigh: str = "tokens", mean: bool = False,
-        nan: Any = (), inf: Any = (), reads: bool = False, sleep: float = 0.0, **rest: Any,
+        nan: Any = (), inf: Any = (), reads: bool = False, sleep: float = 0.0,
+        rooted: float | None = None, raises: float | None = None, **rest: Any,
     ):  # fmt: skip
         super().__init__(**rest)
         self.items = [[float(v) for v in (item if isinstance(item, list) else [item])] for item in values]
         self.evaluated = evaluated
         self.pad, self.weigh, self.mean, self.reads, self.sleep = pad, weigh, mean, reads, sleep
+        self.rooted, self.raises = rooted, raises
         for places, value in ((nan, float("nan")), (inf, float("inf"))):
             for place in places:
                 self.items[place] = [value]
@@ -76,7 +79,11 @@ class Scalar(Probe):
     def loss(self, model: Any, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor | float]:
         time.sleep(self.sleep)
         values, mask = batch
+        if self.raises is not None and self.raises in values:
+            raise ValueError("a value that the task refuses")
         total = (model.w * torch.where(mask > 0, values, 0.0)).sum()
+        if self.rooted is not None and self.rooted in values:
+            total = total + (model.w * 0.0).sqrt()
         weight = {"tokens": mask.sum(), "items": float(len(values)), "number": float((mask > 0).sum())}[self.weigh]
         if self.reads:
             total.item()

@@ -20,16 +20,25 @@ VOCABULARY, LENGTH, IGNORED = 19, 9, -100
 
 
 class Text(Probe):
-    """Predict the next token. `augment`: change texts at random; `evaluated`: items to evaluate on."""
+    """Predict the next token. `augment`: change texts at random; `evaluated`: items to evaluate on;
+    `still`: the block is kept in evaluation mode, as a frozen part of a model is."""
 
     def __init__(
-        self, items: int, dropout: float = 0.2, augment: bool = True, evaluated: int | None = None, **rest: Any
+        self,
+        items: int,
+        dropout: float = 0.2,
+        augment: bool = True,
+        evaluated: int | None = None,
+        still: bool = False,
+        **rest: Any,
     ):
         super().__init__(**rest)
-        self.items, self.dropout, self.augment, self.evaluated = items, dropout, augment, evaluated
+        self.items, self.dropout, self.augment, self.evaluated, self.still = items, dropout, augment, evaluated, still
 
     def model(self) -> nn.Module:
-        return Transformer(16, self.dropout)
+        model = Transformer(16, self.dropout)
+        model.block.train(not self.still)
+        return model
 
     def train_data(self) -> Texts:
         return Texts(self.items, self.augment)

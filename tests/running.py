@@ -37,6 +37,7 @@ DEADLINE = 90.0  # seconds after which a run counts as hanging
 # What the tests of values by hand want: plain SGD, which hides no constant factor of a gradient.
 _GROUPS = {"optim": "sgd", "schedule": "constant", "hardware": "cpu"}
 _VALUES = {"hardware.threads": 1, "hardware.timeout": 60.0, "budget.epochs": 1}
+_MODULES = {"Text": "probe_text"}
 _GROUP_NAMES = (
     "optim", "schedule", "batch", "hardware", "sync", "precision", "seeding", "lr_scaling",
 )  # fmt: skip
@@ -138,13 +139,14 @@ def plan_of(task: str, arguments: Mapping[str, Any] | None = None, *settings: st
             values[key] = _parsed(text)
     targets = tuple((k, v) for k, v in values.items() if k.endswith("._target_"))
     plain = json.loads(_composed(tuple(sorted(groups.items())), targets))
-    plain["task"] = {"_target_": task if "." in task else f"tests.probe_tasks.{task}", **(arguments or {})}
+    target = task if "." in task else f"tests.{_MODULES.get(task, 'probe_tasks')}.{task}"
+    plain["task"] = {"_target_": target, **(arguments or {})}
     for key, value in values.items():
         *sections, name = key.split(".")
-        target = plain
+        place = plain
         for section in sections:
-            target = target[section]
-        target[name] = value
+            place = place[section]
+        place[name] = value
     return make_plan(schema.read(plain))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
@@ -14,13 +15,38 @@ from runner import loop, worker
 from runner.rundir import RunFolder
 
 
+READERS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__")
+
+
+@contextmanager
+def counting_reads() -> Iterator[list[str]]:
+    """The names of the tensor methods that made the host wait for a value, one for each call made meanwhile."""
+    found: list[str] = []
+    before = {name: getattr(torch.Tensor, name) for name in READERS}
+
+    def noted(name: str, plain: Any) -> Any:
+        def method(self: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+            found.append(name)
+            return plain(self, *arguments, **named)
+
+        return method
+
+    for name, plain in before.items():
+        setattr(torch.Tensor, name, noted(name, plain))
+    try:
+        yield found
+    finally:
+        for name, plain in before.items():
+            setattr(torch.Tensor, name, plain)
+
+
 def watch() -> None:
     """From now on, this rank writes a row for each update: `sequence` is the process group's own number of the
-    collectives so far, `all_reduces` the calls of torch.distributed.all_reduce in this update, `weights` a digest of
-    all parameters after it, `lr` the rate of the next update, `kinds` the number formats of the gradients."""
-    calls = [0]
+    collectives so far, `all_reduces` the calls of torch.distributed.all_reduce in this update, `reads` how often the host
+    waited for a tensor's value, `weights` a digest of all parameters after it, `lr` the rate of the next update, `kinds` the
+    number formats of the gradients."""
+    calls, kinds, out = [0], set[str](), []
     plain_reduce, plain_update, plain_prepare = dist.all_reduce, loop.update, worker.prepare
-    out: list[Any] = []
 
     def counted(*arguments: Any, **named: Any) -> Any:
         calls[0] += 1
@@ -28,27 +54,25 @@ def watch() -> None:
 
     def prepare(plan: Any, folder: RunFolder, *rest: Any) -> Any:
         training = plain_prepare(plan, folder, *rest)
-        out.append((folder.logs / f"watched-{training.rank}.jsonl").open("a"))
+        out.append(folder.logs / f"watched-{training.rank}.jsonl")
         training.optimizer.register_step_pre_hook(lambda *_: kinds.update(_kinds(training)))
         return training
 
-    kinds: set[str] = set()
-
     def update(training: loop.Training, window: Any) -> None:
         before = calls[0]
-        try:
+        with counting_reads() as reads:
             plain_update(training, window)
-        finally:
-            row = {
-                "update": window.update,
-                "all_reduces": calls[0] - before,
-                "sequence": dist.group.WORLD._get_sequence_number_for_group() if dist.is_initialized() else 0,
-                "weights": _digest(training.parameters),
-                "lr": training.schedule.lr,
-                "kinds": sorted(kinds),
-                "pid": os.getpid(),
-            }
-            print(json.dumps(row), file=out[0], flush=True)
+        row = {
+            "update": window.update,
+            "all_reduces": calls[0] - before,
+            "sequence": dist.group.WORLD._get_sequence_number_for_group() if dist.is_initialized() else 0,
+            "reads": reads,
+            "weights": _digest(training.parameters),
+            "lr": training.schedule.lr,
+            "kinds": sorted(kinds),
+        }
+        with out[0].open("a") as file:
+            print(json.dumps(row), file=file)
 
     dist.all_reduce, loop.update, worker.prepare = counted, update, prepare
 
