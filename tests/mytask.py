@@ -5,6 +5,7 @@ Small enough for a run to be little more than its start and its end.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -25,7 +26,8 @@ class MyTask:
         self.width, self.items, self.pause, self.fail, self.path = width, items, pause, fail, path
         self.rank = int(os.environ["RANK"])
         if say is not None:
-            print(f"{say} rank {self.rank} told {told} pid {os.getpid()} parent {os.getppid()}")
+            print(f"{say} rank {self.rank} pid {os.getpid()} parent {os.getppid()}")
+            print(f"told {json.dumps(told)}")  # which takes plain types only
             print(f"cpu seconds {time.process_time():.3f}", flush=True)
         if self.rank == 1:
             time.sleep(late)
