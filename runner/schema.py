@@ -296,6 +296,8 @@ def _problem(error: Any, values: dict[str, Any]) -> Problem:
     if kind == "extra_forbidden":
         section = ".".join(loc[:-1])
         return unknown_key(key, _siblings(section, values))
+    if kind == "missing" and loc[-1].isdigit():
+        return Problem(".".join(loc[:-1]), f"{shown} has too few values")
     if kind == "missing":
         return Problem(key, "is missing", f"Set it with {key}=...")
     if kind in ("enum", "literal_error"):

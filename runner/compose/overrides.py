@@ -72,7 +72,8 @@ def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compo
         try:
             check(compose(sound))
         except ConfigError as error:
-            fresh = [p for p in error.problems if p not in problems]
+            told = {p.key for p in problems}
+            fresh = [p for p in error.problems if p.key not in told]
             problems.extend(fresh)
             rest = [o for o in sound if not any(_sets(o, p.key) for p in fresh)]
             if rest != sound:
