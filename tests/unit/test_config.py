@@ -1,27 +1,46 @@
 """From a command line to a checked configuration: what is understood, what wins, and every way to get it wrong.
 
-These tests compose in this process; `test_command_line.py` gives the same to the program.
+Asked of `plan` in this process, which starts nothing; `test_command_line.py` starts the program itself.
 """
 
 from __future__ import annotations
 
+import io
+import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 import yaml
 
-from runner.compose import app
-from runner.errors import ConfigError
+from runner.cli import main
 from runner.plan import Plan
+
+MINE = ["task=custom", "task._target_=mytask.MyTask"]
+
+
+def answer(*arguments: str) -> tuple[int, str, str]:
+    """What `plan --json` answers: its exit code and its two channels."""
+    out, err, path = io.StringIO(), io.StringIO(), list(sys.path)
+    try:
+        with redirect_stdout(out), redirect_stderr(err):
+            code = main(["plan", "--json", *arguments])
+    finally:
+        sys.path[:] = path
+    return code, out.getvalue(), err.getvalue()
 
 
 def problems(*arguments: str) -> list[str]:
     """The lines that a wrong command line is answered with; [] for a right one."""
-    try:
-        app.compose_one(list(arguments))
-    except ConfigError as error:
-        return str(error).splitlines()
-    return []
+    code, out, err = answer(*arguments)
+    assert (code, bool(out), bool(err)) in ((2, False, True), (0, True, False))
+    return err.splitlines()
+
+
+def plan(*arguments: str) -> Plan:
+    code, out, err = answer(*arguments)
+    assert code == 0, err
+    return Plan.from_json(out)
 
 
 # what is typed, the key that must be named, and what the line must tell: the value found, and what to type instead
@@ -101,10 +120,6 @@ def test_a_problem_between_keys_is_told_beside_that_of_another_key() -> None:
     assert sorted(line.partition(":")[0] for line in lines) == ["batch.size", "optim.lr", "typo"]
 
 
-def plan(*arguments: str) -> Plan:
-    return app.compose_one(list(arguments))
-
-
 def test_short_and_long_forms_of_hardware_are_the_same_plan() -> None:
     short, long = plan("hardware=3cpu", "batch.size=66"), plan("hardware.processes=3", "batch.size=66")
     assert short == long
@@ -133,7 +148,8 @@ def test_a_number_written_with_an_exponent_is_that_number() -> None:
 
 
 def test_an_interpolation_is_resolved_before_anybody_sees_it() -> None:
-    config = plan("accum=4", "task.width=${accum}", "task.layers=[[1,2],[3,[${seed}]]]", "seed=7").config
+    free = ["task.width=${accum}", "task.layers=[[1,2],[3,[${seed}]]]"]
+    config = plan(*MINE, *free, "accum=4", "seed=7").config
     assert config.task.arguments["width"] == 4
     assert config.task.arguments["layers"] == [[1, 2], [3, [7]]]
     layers = config.task.arguments["layers"]
@@ -141,10 +157,9 @@ def test_an_interpolation_is_resolved_before_anybody_sees_it() -> None:
 
 
 def test_a_tasks_own_keys_are_free_with_a_plus_and_without() -> None:
-    target = ["task=custom", "task._target_=mytask.MyTask"]
-    assert plan(*target, "task.width=64") == plan(*target, "+task.width=64")
-    assert plan(*target, "task.width=64").config.task.arguments == {"width": 64}
-    assert plan(*target, "task.width=64").experiment != plan(*target, "task.width=32").experiment
+    assert plan(*MINE, "task.width=64") == plan(*MINE, "+task.width=64")
+    assert plan(*MINE, "task.width=64").config.task.arguments == {"width": 64}
+    assert plan(*MINE, "task.width=64").experiment != plan(*MINE, "task.width=32").experiment
 
 
 @pytest.fixture
@@ -202,5 +217,7 @@ def test_the_experiment_is_the_same_whatever_the_hardware_and_accum() -> None:
 
 
 def test_a_plan_is_the_same_after_json() -> None:
-    made = plan("hardware=3cpu", "batch.size=66", "optim=sgd", "schedule=step", "task.layers=[[1],[2]]")
+    made = plan("hardware=3cpu", "batch.size=66", "optim=sgd", "schedule=step", *MINE, "task.layers=[[1],[2]]")
     assert Plan.from_json(made.to_json()) == made
+    changed = made.to_json().replace('"every": 1000', '"every": 1001')
+    assert Plan.from_json(changed) != made  # the control: a single value that differs is seen
