@@ -21,6 +21,11 @@ def main(arguments: list[str] | None = None) -> int:
         if "--version" in arguments or "-V" in arguments:
             print(f"samestep {_version()}")
             return 0
+        if arguments in (["-sc", "install=bash"], ["--shell-completion", "install=bash"]):
+            from runner.completion import BASH
+
+            print(BASH, end="")
+            return 0
         return _plan(arguments) if verb == "plan" else _run(arguments)
     except RunnerError as error:
         print(error, file=sys.stderr)
