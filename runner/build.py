@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.errors import Problem, TaskError
-from runner.schema import unknown_key
+from runner.errors import ConfigError, Problem, TaskError
+from runner.schema import Task, unknown_key
 
 BUILT_IN = "runner.tasks."  # tasks of ours: they can be looked at before torch is there
 
@@ -47,11 +47,18 @@ def locate(target: str) -> Any:
         raise TaskError(f"_target_={target}: the module {module} has no {name}; it has {', '.join(names)}") from None
 
 
-def wrong_argument(section: str, made: Callable[..., Any], arguments: Mapping[str, Any]) -> Problem | None:
-    """A problem if `made` takes no such arguments; `section` is where they stand in the configuration."""
-    takes = list(inspect.signature(made).parameters)
-    unknown = [name for name in arguments if name not in takes]
-    return unknown_key(f"{section}.{unknown[0]}", takes) if unknown else None
+def check_arguments(task: Task) -> None:
+    """Raises ConfigError if a built-in task takes no such arguments. One of a user's own is not looked at: that
+    would import torch."""
+    if not task.target.startswith(BUILT_IN):
+        return
+    try:
+        takes = list(inspect.signature(locate(task.target)).parameters)
+    except TaskError as error:
+        raise ConfigError([Problem("task._target_", str(error))]) from None
+    unknown = [name for name in task.arguments if name not in takes]
+    if unknown:
+        raise ConfigError(unknown_key(f"task.{name}", takes) for name in unknown)
 
 
 def missing_module(key: str, target: str) -> Problem | None:

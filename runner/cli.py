@@ -14,7 +14,9 @@ VERBS = ("run", "plan")
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line; returns the exit code: 0 well, 1 failed, 2 not a configuration that can run."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if sys.path[:1] != [""]:  # installed command: a task beside it must be found as under `python -m`
+    if not {"", str(Path.cwd())}.intersection(
+        sys.path[:1]
+    ):  # installed command: a task beside it must be found as under `python -m`
         sys.path.insert(0, str(Path.cwd()))
     verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
     try:
@@ -56,6 +58,7 @@ def _run(arguments: list[str]) -> int:
 
 def _plan(arguments: list[str]) -> int:
     """Print the plan of a command line. Starts nothing and imports no torch."""
+    from runner.build import check_arguments
     from runner.compose import app
     from runner.compose.arguments import parse
     from runner.plan_view import show_plan, sizes_of
@@ -66,7 +69,7 @@ def _plan(arguments: list[str]) -> int:
     if unknown:
         fix = "It takes --json, --load and --config-dir"
         raise ConfigError(Problem(flag, "is not a flag of plan", fix) for flag in unknown)
-    plan = app.compose_one(line)
+    plan = app.compose_one(line, lambda p: check_arguments(p.config.task))
     sizes = sizes_of(plan.config.task, load="--load" in own)
     if sizes is not None:
         plan = plan.with_sizes(sizes)

@@ -52,7 +52,12 @@ class TaskError(RunnerError):
 
 
 class NonFiniteError(RunnerError):
-    """A loss or gradient is NaN or infinite and the policy is `nonfinite=stop`."""
+    """A loss or gradient is NaN or infinite and the policy is `nonfinite=stop`. Raised on all ranks; `rank` is the
+    first one whose own loss it was, None where only the summed gradient is not finite."""
+
+    def __init__(self, message: str, rank: int | None = None):
+        self.rank = rank
+        super().__init__(message)
 
 
 class WorkerFailed(RunnerError):

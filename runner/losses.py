@@ -88,9 +88,18 @@ class Losses:
 
     def flush(self) -> None:
         """Read everything at once and append the rows. Raises NonFiniteError for an update that is not skipped."""
+        bad, rows = self.save()
+        if bad is not None:
+            self._stop(bad, rows)
+
+    def save(self) -> tuple[UpdateRow | None, list[BatchRow]]:
+        """Read everything at once and append the rows, without talking to other processes: also after a failure.
+
+        Returns the first update that is not finite and was not skipped, and the rows of this process's micro-batches.
+        """
         micros, updates = self._micros, self._updates
         if not micros and not updates:
-            return
+            return None, []
         self._micros, self._updates = [], []
         values = iter(self._read(_tensors(micros, updates)))
         batch_rows = [self._batch_row(m, values) for m in micros]
@@ -102,8 +111,7 @@ class Losses:
         self._batch_file.append(batch_rows)
         if self._world.rank == 0:
             self._update_file.append(update_rows)
-        if bad is not None:
-            self._stop(bad, batch_rows)
+        return bad, batch_rows
 
     def _stop(self, bad: UpdateRow, rows: list[BatchRow]) -> None:
         """All processes found the same update: its loss and norm are the same on all of them."""
@@ -114,7 +122,8 @@ class Losses:
             where = f"every micro-batch's loss is finite, the gradient's norm is {bad.grad_norm}"
         raise NonFiniteError(
             f"update {bad.update} is not finite: {where}. nonfinite=skip leaves such updates out; "
-            "a smaller optim.lr or optim.clip=1.0 may avoid them"
+            "a smaller optim.lr or optim.clip=1.0 may avoid them",
+            rank=found[0][0] if found else None,
         )
 
     def _read(self, tensors: list[Tensor]) -> list[float]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from runner.build import BUILT_IN, locate, missing_module, wrong_argument
+from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
 from runner.errors import ConfigError, WorkerFailed
@@ -25,10 +25,7 @@ def check_runnable(plan: Plan) -> None:
     problem = missing_module("task._target_", task.target)
     if problem is not None:
         raise ConfigError([problem])
-    if task.target.startswith(BUILT_IN):
-        problem = wrong_argument("task", locate(task.target), task.arguments)
-        if problem is not None:
-            raise ConfigError([problem])
+    check_arguments(task)
     check_hardware(plan)
 
 

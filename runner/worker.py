@@ -193,4 +193,4 @@ def _save_rows(training: Training) -> None:
     import contextlib
 
     with contextlib.suppress(Exception):
-        training.losses.flush()
+        training.losses.save()

@@ -41,11 +41,13 @@ JobFunction = Callable[[Job], float | None]
 PlanCheck = Callable[[Plan], object]
 
 
-def compose_one(line: CommandLine) -> Plan:
-    """The plan of a command line. Raises ConfigError with every problem in it."""
+def compose_one(line: CommandLine, plannable: PlanCheck) -> Plan:
+    """The plan of a command line. Raises ConfigError with every problem in it; `plannable` raises it for a plan."""
     install()
     with loader(line.config_folders) as using:
-        problems = overrides.find_problems(line.overrides, using, lambda o: values_of(o, using), plan_of)
+        problems = overrides.find_problems(
+            line.overrides, using, lambda o: values_of(o, using), lambda values: plannable(plan_of(values))
+        )
         if problems:
             raise ConfigError(problems)
         return plan_of(values_of(line.overrides, using))

@@ -56,12 +56,14 @@ def _work(run: RunFolder, seat: dict[str, Any]) -> None:
 
 
 def _describe(rank: int, error: BaseException) -> dict[str, Any]:
-    from runner.errors import RunnerError
+    from runner.errors import NonFiniteError, RunnerError
 
     text = str(error) if isinstance(error, RunnerError) else f"{type(error).__name__}: {error}"
     notes = getattr(error, "__notes__", [])
+    agreed = isinstance(error, NonFiniteError)  # all ranks raise it, and it says itself where it was
     return {
-        "rank": rank,
+        "rank": error.rank if isinstance(error, NonFiniteError) else rank,
+        "agreed": agreed,
         "type": type(error).__name__,
         "message": " ".join([text, *(f"({n})" for n in notes)]),
         "trace": "" if isinstance(error, RunnerError) else "".join(traceback.format_exception(error)),

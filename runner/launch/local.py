@@ -145,9 +145,8 @@ def _failure(ranks: list[_Rank], first: _Rank) -> WorkerFailed:
     if told and (not told[0].error["consequence"] or not killed):  # type: ignore[index]
         error = told[0].error
         assert error is not None
-        return WorkerFailed(
-            f"rank {error['rank']} of {len(ranks)} failed: {error['message']}", error["rank"], error["trace"]
-        )
+        who = "" if error["agreed"] else f"rank {error['rank']} of {len(ranks)} failed: "
+        return WorkerFailed(who + error["message"], error["rank"], error["trace"])
     rank = killed[0] if killed else first
     return WorkerFailed(
         f"rank {rank.number} of {len(ranks)} ended: {_how_it_ended(rank.process.exitcode)}", rank.number
