@@ -24,6 +24,8 @@ from rich.console import Console
 from runner import records, rundir, schema, worker
 from runner.backend import open_backend
 from runner.compose.app import compose_one
+from runner.compose.arguments import parse
+from runner.errors import WorkerFailed
 from runner.launch.local import launch
 from runner.launch.progress import Progress
 from runner.loop import Training
@@ -60,7 +62,7 @@ class Run:
 
     @cached_property
     def evals(self) -> list[dict[str, Any]]:
-        return list(records.read(self.folder.evals))
+        return list(records.read(self.folder.evals)) if self.folder.evals.exists() else []
 
     @cached_property
     def weights(self) -> dict[str, torch.Tensor]:
@@ -93,12 +95,12 @@ class Bench:
             self._done[key] = self._start(plan_of(task, arguments, *settings))
         return self._done[key]
 
-    def fail(self, task: str, arguments: Mapping[str, Any] | None = None, *settings: str) -> Run:
-        """The folder of a run that is expected to fail. Raises AssertionError if it does not."""
+    def fail(self, task: str, arguments: Mapping[str, Any] | None = None, *settings: str, within: float = DEADLINE) -> Run:
+        """A run that is expected to fail within so many seconds. Raises AssertionError if it does not."""
         folder = self._folder(plan_of(task, arguments, *settings))
         try:
-            self._launch(folder)
-        except Exception:
+            self._launch(folder, within)
+        except WorkerFailed:
             return Run(folder)
         raise AssertionError(f"the run in {folder.path} did not fail")
 
@@ -123,8 +125,8 @@ class Bench:
         self._count += 1
         return rundir.create(self._root / str(self._count), plan, "", "")
 
-    def _launch(self, folder: RunFolder) -> None:
-        with deadline(DEADLINE):
+    def _launch(self, folder: RunFolder, within: float = DEADLINE) -> None:
+        with _deadline(within):
             launch(folder.read_plan(), folder, Progress(folder, Console(file=io.StringIO())))
 
 
@@ -137,8 +139,8 @@ def plan_of(task: str, arguments: Mapping[str, Any] | None = None, *settings: st
             groups[key] = text
         else:
             values[key] = _parsed(text)
-    targets = tuple((k, v) for k, v in values.items() if k.endswith("._target_"))
-    plain = json.loads(_composed(tuple(sorted(groups.items())), targets))
+    needed = tuple((k, v) for k, v in values.items() if k.endswith("._target_") or k == "lr_scaling.reference")
+    plain = json.loads(_composed(tuple(sorted(groups.items())), needed))
     target = task if "." in task else f"tests.{_MODULES.get(task, 'probe_tasks')}.{task}"
     plain["task"] = {"_target_": target, **(arguments or {})}
     for key, value in values.items():
@@ -151,11 +153,12 @@ def plan_of(task: str, arguments: Mapping[str, Any] | None = None, *settings: st
 
 
 @cache
-def _composed(groups: tuple[tuple[str, str], ...], targets: tuple[tuple[str, Any], ...]) -> str:
+def _composed(groups: tuple[tuple[str, str], ...], needed: tuple[tuple[str, Any], ...]) -> str:
     """The configuration of some choices as JSON: what Hydra makes of a command line, made once."""
-    overrides = [f"{k}={v}" for k, v in groups + targets]
-    sized = ["batch.size=840"] if ("batch", "auto") not in groups else ["batch.size=64"]  # set by every test itself
-    plan = compose_one(["task=custom", "task._target_=tests.probe_tasks.Scalar", *sized, *overrides])
+    overrides = [f"{k}={v}" for k, v in groups + needed]
+    sized = ["batch.size=840"]  # fits any number of processes; every test sets its own
+    sized += ["batch.per_device=1"] if ("batch", "auto") in groups else []
+    plan = compose_one(parse(["task=custom", "task._target_=tests.probe_tasks.Scalar", *sized, *overrides]))
     return plan.config.model_dump_json(by_alias=True)
 
 
@@ -167,7 +170,7 @@ def _parsed(text: str) -> Any:
 
 
 @contextmanager
-def deadline(seconds: float) -> Iterator[None]:
+def _deadline(seconds: float) -> Iterator[None]:
     """Raises TimeoutError in this thread when `seconds` have passed: a hang fails one test, not the session."""
 
     def ring(_number: int, _frame: object) -> None:

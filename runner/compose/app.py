@@ -41,7 +41,7 @@ JobFunction = Callable[[Job], float | None]
 PlanCheck = Callable[[Plan], object]
 
 
-def compose_one(line: CommandLine, plannable: PlanCheck) -> Plan:
+def compose_one(line: CommandLine, plannable: PlanCheck = lambda _: None) -> Plan:
     """The plan of a command line. Raises ConfigError with every problem in it; `plannable` raises it for a plan."""
     install()
     with loader(line.config_folders) as using:

@@ -6,6 +6,7 @@ whose last micro-batch is short, too), and one check looks at it: `parting`. Eve
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -138,7 +139,7 @@ def test_policies_give_one_update_and_what_they_send(bench: Bench, processes: in
         rows = run.watched(rank)
         assert [r["all_reduces"] for r in rows] == right
         numbers = [r["sequence"] for r in rows]
-        later = [b - a for a, b in zip(numbers[1:], numbers[2:], strict=False)]
+        later = [b - a for a, b in pairwise(numbers[1:])]
         assert later == right[2:], "from the third update on, once DDP has rebuilt its buckets"
         assert [r["weights"] for r in rows] == [r["weights"] for r in run.watched(0)], "all ranks hold the same weights"
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from runner.errors import WorkerFailed
-from tests.running import Bench, Run, deadline
+from tests.running import Bench, Run
 
 pytestmark = pytest.mark.ranks
 
@@ -231,8 +231,7 @@ def test_data_that_end_on_one_process(bench: Bench, workers: int, raises: str) -
     """O5: a dataset that breaks off on rank 1 ends the run with that rank's own error; rank 0 does not wait for ever."""
     arguments = {"items": 40, "item": 14, "rank": 1, "raises": raises}
     settings = ("batch.size=4", "hardware=2cpu", "data.shuffle=false", STILL, f"data.workers={workers}")
-    with deadline(30):
-        run = bench.fail("Short", arguments, *settings)
+    run = bench.fail("Short", arguments, *settings, within=30)
     status = run.folder.read_status()
     assert (status["state"], status["rank"]) == ("failed", 1)
     assert "14" in status["reason"]
