@@ -55,8 +55,12 @@ class Runs:
             self._tell(error)
             self._out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
             return float("nan")
-        except Terminated as ended:
-            raise SystemExit(128 + ended.number) from None
+        except (KeyboardInterrupt, Terminated) as ended:
+            if job.sweep is None:
+                self._out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
+            if isinstance(ended, Terminated):
+                raise SystemExit(128 + ended.number) from None
+            raise
         summary = Summary.of(folder)
         if job.sweep is None:
             show_run(summary, self._out)
