@@ -69,13 +69,14 @@ class Evaluation:
 
     def _evaluate(self, update: int, epoch: int) -> EvalRow:
         self._agree_on_buffers()
-        was_training = self._model.training
+        modes = [(module, module.training) for module in self._model.modules()]  # a task may have frozen some
         self._model.eval()
         try:
             with torch.no_grad(), self._streams.aside("eval", update):
                 mine = self._sum_up(update)
         finally:
-            self._model.train(was_training)
+            for module, mode in modes:
+                module.training = mode
         sums = _add(self._world.gather(mine))
         means = {name: total / weight if weight else None for name, (total, weight) in sums.items()}
         weight = sums.get("loss", (0.0, 0.0))[1]
