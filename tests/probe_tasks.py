@@ -84,7 +84,9 @@ class Scalar(Probe):
         total = (model.w * torch.where(mask > 0, values, 0.0)).sum()
         if self.rooted is not None and self.rooted in values:
             total = total + (model.w * 0.0).sqrt()
-        weight = {"tokens": mask.sum(), "items": float(len(values)), "number": float((mask > 0).sum())}[self.weigh]
+        weight: Tensor | float = mask.sum()
+        if self.weigh != "tokens":
+            weight = float(len(values)) if self.weigh == "items" else float(weight)
         if self.reads:
             total.item()
         return (total / weight if self.mean else total), weight

@@ -95,7 +95,9 @@ class Bench:
             self._done[key] = self._start(plan_of(task, arguments, *settings))
         return self._done[key]
 
-    def fail(self, task: str, arguments: Mapping[str, Any] | None = None, *settings: str, within: float = DEADLINE) -> Run:
+    def fail(
+        self, task: str, arguments: Mapping[str, Any] | None = None, *settings: str, within: float = DEADLINE
+    ) -> Run:
         """A run that is expected to fail within so many seconds. Raises AssertionError if it does not."""
         folder = self._folder(plan_of(task, arguments, *settings))
         try:

@@ -199,7 +199,10 @@ def test_unused_parameter_is_treated_alike(bench: Bench, processes: int) -> None
 # O5: ends
 
 STOP = ("batch.size=2", STILL, "hardware=2cpu", "eval.every=1", "early_stop.metric=score", "hardware.timeout=5")
-SCORES = [[3, 9, 9, 9, 9, 9, 9, 9], [9, 2, 1, 1, 1, 1, 1, 1]]  # the sum: 12, 11, 10, 10, ...; rank 0 alone would stop at 2
+SCORES = [
+    [3, 9, 9, 9, 9, 9, 9, 9],
+    [9, 2, 1, 1, 1, 1, 1, 1],
+]  # the sum: 12, 11, 10, 10, ...; rank 0 alone would stop at 2
 
 
 def test_early_stop_is_agreed(bench: Bench) -> None:
