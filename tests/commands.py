@@ -160,12 +160,12 @@ def _listeners() -> Iterator[tuple[int, str]]:
                     yield int(fields[1].rpartition(":")[2], 16), fields[9]
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+def until(condition: Callable[[], Any], seconds: float, what: str, every: float = 0.1) -> Any:
     """The first true value of `condition`. Fails after `seconds`, saying what was waited for."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"after {seconds} s still not: {what}"
-        time.sleep(0.1)
+        time.sleep(every)
     return value
 
 

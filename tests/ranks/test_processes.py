@@ -100,6 +100,7 @@ def test_a_run_that_is_ended_leaves_nothing_behind_and_says_why(name: str, tmp_p
         ports = listening(family)
         assert len(family) >= FAMILY, "the run is complete before it is ended"
         assert ports, "the ranks' store listens while they train"
+        assert status(run)["state"] == "running"
         ending.act(command.process.pid, run)
         done = command.wait(SECONDS)
         until(lambda: not marked(command.mark), SECONDS, "no process of the run is left")
