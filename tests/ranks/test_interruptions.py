@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,19 @@ pytestmark = pytest.mark.ranks
 SECONDS = 15.0
 ENDLESS = [*tiny(updates=100_000), "data.workers=2", "task.pause=0.05"]
 
+
+def _loads_torch(command: Command) -> bool:
+    """Whether one of a command's processes has mapped torch's libraries."""
+    for pid in marked(command.mark):
+        with suppress(OSError):
+            if "libtorch" in Path(f"/proc/{pid}/maps").read_text():
+                return True
+    return False
+
+
 # how far a command has come, told from outside
 MOMENTS: dict[str, Callable[[Command], bool]] = {
-    "its fork server loads torch": lambda c: len(marked(c.mark)) > 1,
+    "its fork server loads torch": _loads_torch,
     "it has made its folder": lambda c: any(c.folder.rglob("status.json")),
     "its ranks have begun": lambda c: any(c.folder.rglob("rank-1.log")),
 }
