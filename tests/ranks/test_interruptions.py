@@ -40,7 +40,8 @@ def _ended_well(command: Command, word: str) -> Done:
     """The end of an interrupted command, which says no more than that, in a folder that says so too."""
     done = command.wait(SECONDS)
     until(lambda: not marked(command.mark), SECONDS, "nothing is left")
-    assert "Traceback" not in done.err, done.err
+    said = command.said()[1]  # by now: what it started may outlive it by a moment
+    assert "Traceback" not in said, said
     for run in done.runs():
         found = status(run)
         assert found["state"] == "interrupted", found

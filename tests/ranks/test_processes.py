@@ -105,12 +105,13 @@ def test_a_run_that_is_ended_leaves_nothing_behind_and_says_why(name: str, tmp_p
         done = command.wait(SECONDS)
         until(lambda: not marked(command.mark), SECONDS, "no process of the run is left")
         until(lambda: not ports & open_ports(), SECONDS, "its ports are free")
+        said = command.said()[1]
     done.expect(ending.code)
     found = status(run)
     assert found["state"] == ending.state
     assert ending.reason in found["reason"]
     assert found.get("rank") == ending.rank
-    assert "Traceback" not in done.err
+    assert "Traceback" not in said, said
 
 
 def test_an_exception_on_one_rank_ends_all_and_reaches_the_terminal(tmp_path: Path) -> None:
