@@ -11,8 +11,9 @@ from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
 from runner.errors import ConfigError, WorkerFailed
+from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
-from runner.launch.local import Terminated, launch
+from runner.launch.local import launch
 from runner.launch.progress import Progress
 from runner.plan import Plan
 from runner.rundir import RunFolder, create, write_text
@@ -43,21 +44,18 @@ class Runs:
 
         A failure is told here, and does not keep the sweep's other jobs from running.
         """
-        folder = create(job.folder, job.plan, job.config_yaml, job.overrides_yaml)
-        write_text(folder.environment, capture(job.plan, self._command))
-        self._folders.append((job, folder))
-        if job.sweep is not None:
-            self._out.print(f"[bold]#{len(self._folders) - 1}[/bold] {' '.join(job.overrides)}", highlight=False)
         try:
-            launch(job.plan, folder, Progress(folder, self._out))
+            with recorded(lambda: self._create(job)) as folder:
+                write_text(folder.environment, capture(job.plan, self._command))
+                launch(job.plan, folder, Progress(folder, self._out))
         except WorkerFailed as error:
             self.exit_code = 1
             self._tell(error)
-            self._out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
+            self._say_where()
             return float("nan")
         except (KeyboardInterrupt, Terminated) as ended:
             if job.sweep is None:
-                self._out.print(f"run folder: {folder.path}", highlight=False, soft_wrap=True)
+                self._say_where()
             if isinstance(ended, Terminated):
                 raise SystemExit(128 + ended.number) from None
             raise
@@ -70,6 +68,16 @@ class Runs:
         """After the last job: the table of a sweep, also of one that was broken off."""
         if self._folders and self._folders[0][0].sweep is not None:
             show_sweep([(job.overrides, Summary.of(folder)) for job, folder in self._folders], self._out)
+
+    def _create(self, job: Job) -> RunFolder:
+        folder = create(job.folder, job.plan, job.config_yaml, job.overrides_yaml)
+        self._folders.append((job, folder))
+        if job.sweep is not None:
+            self._out.print(f"[bold]#{len(self._folders) - 1}[/bold] {' '.join(job.overrides)}", highlight=False)
+        return folder
+
+    def _say_where(self) -> None:
+        self._out.print(f"run folder: {self._folders[-1][1].path}", highlight=False, soft_wrap=True)
 
     def _tell(self, error: WorkerFailed) -> None:
         if error.trace:

@@ -112,14 +112,19 @@ def _sweep_problems(
         if before:
             return before
         raise
-    problems: list[Problem] = []
+    found: dict[Problem, list[str]] = {}
     for job in jobs:
         try:
             runnable(plan_of(values_of(job, using)))
         except ConfigError as error:
             name = " ".join(o.lstrip("+") for o in job if not o.startswith("hydra."))
-            problems += [Problem(p.key, f"{p.what} (in the job {name})", p.fix) for p in error.problems]
-    return problems
+            for problem in error.problems:
+                found.setdefault(problem, []).append(name)
+    return [Problem(p.key, f"{p.what} (in the job {_first_of(names)})", p.fix) for p, names in found.items()]
+
+
+def _first_of(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def _job(config: DictConfig) -> Job:

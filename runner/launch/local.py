@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -16,6 +15,7 @@ from typing import Any
 
 from runner.errors import WorkerFailed
 from runner.launch import child
+from runner.launch.ending import undisturbed
 from runner.launch.hardware import threads_of
 from runner.launch.progress import Progress
 from runner.launch.warm import CONTEXT, warm_up
@@ -23,14 +23,6 @@ from runner.plan import Plan
 from runner.rundir import RunFolder
 
 GRACE = 3.0  # seconds that ranks get to end by themselves, after a failure or when they are told to
-
-
-class Terminated(BaseException):
-    """SIGTERM or SIGHUP arrived. Not an Exception, so that a sweep does not go on to its next job."""
-
-    def __init__(self, number: int):
-        self.number = number
-        super().__init__(signal.Signals(number).name)
 
 
 @dataclass(slots=True)
@@ -50,30 +42,16 @@ class _Rank:
 def launch(plan: Plan, folder: RunFolder, progress: Progress) -> None:
     """Run all ranks of a plan to their end. Raises WorkerFailed with the first rank's own error.
 
-    On the way out, however it comes, no rank is left, and the folder's status says what happened.
+    On the way out, however it comes, no rank is left.
     """
-    with _stopped_by_signals():
-        ranks: list[_Rank] = []
-        try:
-            _start(plan, folder, ranks)
-            _watch(ranks, progress)
-            folder.write_status("finished", finished=time.time())
-        except WorkerFailed as error:
-            folder.write_status(
-                "failed", reason=str(error), rank=error.rank, trace=error.trace or None, finished=time.time()
-            )
-            raise
-        except (KeyboardInterrupt, Terminated) as error:
-            reason = str(error) or "SIGINT"
+    ranks: list[_Rank] = []
+    try:
+        _start(plan, folder, ranks)
+        _watch(ranks, progress)
+    finally:
+        with undisturbed():
             _end(ranks)
-            folder.write_status("interrupted", reason=f"ended by {reason}", finished=time.time())
-            raise
-        except BaseException as error:
-            folder.write_status("failed", reason=f"{type(error).__name__}: {error}", finished=time.time())
-            raise
-        finally:
-            _end(ranks)
-            progress.finish()
+        progress.finish()
 
 
 def _start(plan: Plan, folder: RunFolder, ranks: list[_Rank]) -> None:
@@ -173,21 +151,3 @@ def _end(ranks: list[_Rank]) -> None:
             rank.process.kill()
             rank.process.join()
         rank.report.close()
-
-
-@contextlib.contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP as exceptions, as Ctrl-C is one; the handlers of before are put back."""
-
-    def stop(number: int, _frame: object) -> None:
-        raise Terminated(number)
-
-    try:
-        before = {n: signal.signal(n, stop) for n in (signal.SIGTERM, signal.SIGHUP)}
-    except ValueError:  # not the main thread: its owner handles signals
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

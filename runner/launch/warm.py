@@ -7,6 +7,8 @@ import os
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 
+from runner.launch.ending import undisturbed
+
 CONTEXT: ForkServerContext = multiprocessing.get_context("forkserver")
 
 # Read when torch is loaded, so set for the server; each rank then sets the number of threads that its plan asks for.
@@ -20,7 +22,8 @@ def warm_up() -> None:
     mine = {name: os.environ.get(name) for name in _THREADS}
     os.environ.update({name: value for name, value in _THREADS.items() if mine[name] is None})
     try:
-        forkserver.ensure_running()
+        with undisturbed():  # inherited by the server: a Ctrl-C is for this process to handle
+            forkserver.ensure_running()
     finally:
         for name, value in mine.items():
             if value is None:

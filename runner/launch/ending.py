@@ -1,0 +1,88 @@
+"""How a run ends: signals become exceptions, and the folder's status says what happened, whatever it was."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from runner.errors import WorkerFailed
+from runner.rundir import RunFolder
+
+_STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+class Terminated(BaseException):
+    """SIGTERM or SIGHUP arrived. Not an Exception, so that a sweep does not go on to its next job."""
+
+    def __init__(self, number: int):
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+@contextmanager
+def recorded(create: Callable[[], RunFolder]) -> Iterator[RunFolder]:
+    """A run from the making of its folder to its end; on the way out, however it comes, the status is written.
+
+    Signals wait until the folder is there: from the moment that it says `running`, somebody must be there to
+    say otherwise.
+    """
+    with _raising():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+        try:
+            folder = create()
+        except BaseException:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            yield folder
+        except WorkerFailed as error:
+            trace = error.trace or None
+            _write(folder, "failed", reason=str(error), rank=error.rank, trace=trace)
+            raise
+        except (KeyboardInterrupt, Terminated) as error:
+            _write(folder, "interrupted", reason=f"ended by {str(error) or 'SIGINT'}")
+            raise
+        except BaseException as error:
+            _write(folder, "failed", reason=f"{type(error).__name__}: {error}")
+            raise
+        _write(folder, "finished")
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Something short that must be done to its end: signals are ignored meanwhile."""
+    with _handling(dict.fromkeys(_STOPPING, signal.SIG_IGN)):
+        yield
+
+
+def _write(folder: RunFolder, state: str, **facts: str | int | None) -> None:
+    with undisturbed():
+        folder.write_status(state, finished=time.time(), **facts)
+
+
+@contextmanager
+def _raising() -> Iterator[None]:
+    """SIGTERM and SIGHUP as exceptions, as Ctrl-C is one."""
+
+    def stop(number: int, _frame: object) -> None:
+        raise Terminated(number)
+
+    with _handling({signal.SIGTERM: stop, signal.SIGHUP: stop}):
+        yield
+
+
+@contextmanager
+def _handling(handlers: dict[signal.Signals, object]) -> Iterator[None]:
+    """Other signal handlers for a while. Outside the main thread, whose owner handles signals, nothing changes."""
+    try:
+        before = {number: signal.signal(number, handler) for number, handler in handlers.items()}  # type: ignore[arg-type]
+    except ValueError:
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
