@@ -26,6 +26,7 @@ from runner.backend import open_backend
 from runner.compose.app import compose_one
 from runner.compose.arguments import parse
 from runner.errors import WorkerFailed
+from runner.launch.ending import recorded
 from runner.launch.local import launch
 from runner.launch.progress import Progress
 from runner.loop import Training
@@ -128,7 +129,7 @@ class Bench:
         return rundir.create(self._root / str(self._count), plan, "", "")
 
     def _launch(self, folder: RunFolder, within: float = DEADLINE) -> None:
-        with _deadline(within):
+        with _deadline(within), recorded(lambda: folder):
             launch(folder.read_plan(), folder, Progress(folder, Console(file=io.StringIO())))
 
 
