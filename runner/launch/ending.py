@@ -29,14 +29,12 @@ def recorded(create: Callable[[], RunFolder]) -> Iterator[RunFolder]:
     say otherwise.
     """
     with _raising():
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-        try:
+        arrived: list[int] = []
+        with _handling(dict.fromkeys(_STOPPING, lambda number, _: arrived.append(number))):
             folder = create()
-        except BaseException:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            raise
         try:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            for number in arrived:
+                raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
             yield folder
         except WorkerFailed as error:
             trace = error.trace or None
