@@ -14,7 +14,6 @@ import torch.distributed as dist
 from runner import loop, worker
 from runner.rundir import RunFolder
 
-
 READERS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__")
 
 
