@@ -122,5 +122,7 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         except ValueError:
             if number == len(lines):  # no newline after it: the write was cut
                 return
-            raise RecordError(f"{path}: line {number} is not a row: {line[:60]!r}") from None
+            row = None
+        if not isinstance(row, dict):
+            raise RecordError(f"{path}: line {number} is not a row: {line[:60]!r}")
         yield {k: _SPECIAL.get(v, v) if isinstance(v, str) else v for k, v in row.items()}

@@ -106,6 +106,8 @@ class Windows:
 
     def __iter__(self) -> Iterator[Window]:
         per_epoch = windows_per_epoch(self.items, self.observed, self.remainder)
+        if not per_epoch:
+            return
         update = 0
         for epoch in count(1):
             order = epoch_order(self.items, epoch, self.seed, self.shuffle)
