@@ -67,7 +67,7 @@ def test_files_appear_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", half)
-    with pytest.raises(RecordError, match="cannot write .*status.json: No space left on device"):
+    with pytest.raises(RecordError, match=r"cannot write .*status\.json: No space left on device"):
         rundir.write_text(file, json.dumps({"old": False}))
     assert json.loads(file.read_text()) == {"old": True}
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
