@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from runner.seeding import seed_generators
 
 Request = tuple[int, tuple[int, ...]]  # (epoch, item ids)
 
-AHEAD = 4  # batches that are read at a time where no worker reads ahead
 _PROBE = 1  # the stream under which a dataset is watched for drawing numbers
 
 
@@ -52,19 +50,16 @@ class Items:
         self._many = getattr(dataset, "__getitems__", None)
 
     def __getitem__(self, request: Request) -> Any:
-        return self.read_many([request])[0]
-
-    def read_many(self, requests: Sequence[Request]) -> list[Any]:
-        """The batches of several requests."""
-        if self._exact and not self._draws:
+        epoch, ids = request
+        if not self._exact:
+            return self._collate(self._read(ids))
+        if not self._draws:
             seed_generators(_PROBE)
-            batches = [self._collate(self._read(ids)) for _, ids in requests]
+            batch = self._collate(self._read(ids))
             if _untouched():
-                return batches
+                return batch
             self._draws = True
-        if self._draws:
-            return [self._collate(self._read_each(epoch, ids)) for epoch, ids in requests]
-        return [self._collate(self._read(ids)) for _, ids in requests]
+        return self._collate(self._read_each(epoch, ids))
 
     def _read_each(self, epoch: int, ids: tuple[int, ...]) -> list[Any]:
         items: list[Any] = []
@@ -121,10 +116,8 @@ def load(
 
 
 def _in_process(items: Items, requests: Iterable[Request]) -> Iterator[Any]:
-    """A few batches at a time: the generators are looked at once for all of them."""
-    waiting = iter(requests)
-    while group := list(islice(waiting, AHEAD)):
-        yield from items.read_many(group)
+    for request in requests:
+        yield items[request]
 
 
 def _by_workers(

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,10 +22,11 @@ from runner.errors import TaskError
 from runner.plan import Plan
 from runner.precision import Precision
 from runner.records import EvalRow
+from runner.replicas import Buffers
 from runner.rundir import RunFolder
 from runner.schema import StopMode
 from runner.seeding import Streams
-from runner.task import Adopted, check_loss
+from runner.task import Adopted, check_loss, check_metrics
 from runner.window import Window
 from runner.world import World
 
@@ -34,15 +38,29 @@ class Evaluation:
 
     def __init__(
         self, plan: Plan, world: World, folder: RunFolder, task: Adopted, model: nn.Module,
-        streams: Streams, precision: Precision, device: torch.device,
+        buffers: Buffers, streams: Streams, precision: Precision, device: torch.device,
     ):  # fmt: skip
         self._plan, self._world, self._folder, self._task, self._model = plan, world, folder, task, model
         self._streams, self._precision, self._device = streams, precision, device
+        self._buffers = buffers
         self._data = task.eval_data()
         self._count = check_dataset(self._data, "eval_data()") if self._data is not None else 0
         self._best: float | None = None
         self._waited = 0
         self._done_at = -1
+
+    def rehearse(self) -> None:
+        """Evaluate one batch before training and forget the result: what is wrong with it should not show at the end.
+
+        Raises TaskError.
+        """
+        if self._data is None:
+            return
+        with self._evaluating(0):
+            found = self._sum_up(0, islice(self._batches(), 1))
+        metric = self._plan.config.early_stop.metric
+        if metric is not None and found and metric not in found:
+            raise _no_metric(metric, found)
 
     def due(self, window: Window) -> bool:
         """Whether to evaluate after this window."""
@@ -68,31 +86,34 @@ class Evaluation:
         return self._should_stop(row)
 
     def _evaluate(self, update: int, epoch: int) -> EvalRow:
-        self._agree_on_buffers()
-        modes = [(module, module.training) for module in self._model.modules()]  # a task may have frozen some
-        self._model.eval()
-        try:
-            with torch.no_grad(), self._streams.aside("eval", update):
-                mine = self._sum_up(update)
-        finally:
-            for module, mode in modes:
-                module.training = mode
+        with self._evaluating(update):
+            mine = self._sum_up(update, self._batches())
         sums = _add(self._world.gather(mine))
         means = {name: total / weight if weight else None for name, (total, weight) in sums.items()}
         weight = sums.get("loss", (0.0, 0.0))[1]
         return EvalRow(update, epoch, means.pop("loss", None), weight, means)
 
-    def _sum_up(self, update: int) -> Sums:
+    @contextmanager
+    def _evaluating(self, update: int) -> Iterator[None]:
+        """The model as it is evaluated; everything is put back afterwards."""
+        modes = [(module, module.training) for module in self._model.modules()]  # a task may have frozen some
+        with self._buffers.of_rank_zero(self._world), torch.no_grad(), self._streams.aside("eval", update):
+            self._model.eval()
+            try:
+                yield
+            finally:
+                for module, mode in modes:
+                    module.training = mode
+
+    def _sum_up(self, update: int, batches: Iterable[tuple[int, Any]]) -> Sums:
         """This process's share of every sum."""
         found: dict[str, list[tuple[Tensor | float, Tensor | float]]] = defaultdict(list)
-        for number, batch in self._batches():
+        for number, batch in batches:
             if self._streams.exact:
                 self._streams.micro_batch(-update, number)  # no training update has a negative number
             with self._precision.forward():
                 found["loss"].append(check_loss(self._task.loss(self._model, batch), self._task.name))
-                for name, pair in self._task.metrics(self._model, batch).items():
-                    if name in ("loss", "update", "epoch", "weight"):
-                        raise TaskError(f"metrics() may not be named '{name}': evals.jsonl has a column of that name")
+                for name, pair in check_metrics(self._task.metrics(self._model, batch), self._task.name).items():
                     found[name].append(pair)
         return {name: (_total(p[0] for p in pairs), _total(p[1] for p in pairs)) for name, pairs in found.items()}
 
@@ -107,18 +128,13 @@ class Evaluation:
         workers = min(self._plan.config.data.workers, len(mine))
         return enumerate(load(items, mine, workers, seed, self._device, floats, self._world.rank), first)
 
-    def _agree_on_buffers(self) -> None:
-        """Buffers (BatchNorm's statistics, say) are each process's own in training; those of rank 0 are evaluated."""
-        with torch.no_grad():
-            self._world.broadcast(list(self._model.buffers()))
-
     def _should_stop(self, row: EvalRow) -> bool:
         stop = self._plan.config.early_stop
         if stop.metric is None:
             return False
         values = {"loss": row.loss, **row.metrics}
         if stop.metric not in values:
-            raise TaskError(f"early_stop.metric={stop.metric}: the evaluation has {', '.join(values)}")
+            raise _no_metric(stop.metric, values)
         value = values[stop.metric]
         if value is None:
             return False
@@ -128,6 +144,10 @@ class Evaluation:
             return False
         self._waited += 1
         return self._waited > stop.patience
+
+
+def _no_metric(name: str, known: Iterable[str]) -> TaskError:
+    return TaskError(f"early_stop.metric={name}: the evaluation has {', '.join(known)}")
 
 
 def _total(values: Any) -> float:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from runner.errors import TaskError
 from runner.evaluation import Evaluation
 from runner.losses import Losses
 from runner.schedule import Schedule
@@ -34,6 +35,8 @@ class Training:
     nonfinite: NonFinite
     losses: Losses
     evaluation: Evaluation
+    before_last_evaluation: Callable[[], None]
+    after_first: Callable[[], None]  # what can only be told once a window has gone through the model
     every_pass: bool  # whether every micro-batch is reduced, so that all processes need as many passes
 
 
@@ -42,6 +45,8 @@ def train(t: Training) -> int:
     window = None
     for window in t.windows:
         update(t, window)
+        if window.update == 1:
+            t.after_first()
         if t.evaluation.due(window):
             t.losses.flush()
             if t.evaluation.run(window.update, window.epoch):
@@ -49,6 +54,7 @@ def train(t: Training) -> int:
     t.losses.flush()
     if window is None:
         return 0
+    t.before_last_evaluation()
     t.evaluation.run(window.update, window.epoch)
     return window.update
 
@@ -69,9 +75,11 @@ def update(t: Training, window: Window) -> None:
     norm = average_and_clip(t.parameters, sums[1], t.clip)
     skipped = t.nonfinite is NonFinite.skip and not t.losses.finite((sums[0], norm))
     if not skipped:
-        t.optimizer.step()
+        with t.streams.update(window.update):
+            t.optimizer.step()
         t.schedule.advance()
-    t.optimizer.zero_grad()
+    for parameter in t.parameters:  # of all, also of those that the optimizer does not hold
+        parameter.grad = None
     t.losses.close(
         window,
         sums,
@@ -95,6 +103,10 @@ def average_and_clip(parameters: list[torch.nn.Parameter], weight: Tensor, clip:
     for p in parameters:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
+        elif p.grad.is_sparse:
+            raise TaskError(
+                f"a parameter of shape {tuple(p.shape)} has a sparse gradient, which cannot be averaged: use sparse=False"
+            )
         gradients.append(p.grad)
     scale = torch.where(weight > 0, 1 / weight, 0.0)
     norm = torch.nn.utils.get_total_norm(gradients) * scale

@@ -25,6 +25,17 @@ class Precision:
         """Whether floating-point inputs must be brought to the weights' format."""
         return self.name is PrecisionName.fp64
 
+    def apply(self, model: torch.nn.Module, device: torch.device) -> torch.nn.Module:
+        """The model on a device with its numbers in the weights' format: complex ones stay complex, integers as they are."""
+        wide = torch.complex128 if self.weights is torch.float64 else torch.complex64
+
+        def convert(tensor: torch.Tensor) -> torch.Tensor:
+            wanted = self.weights if tensor.is_floating_point() else wide if tensor.is_complex() else tensor.dtype
+            return tensor.to(device, wanted)
+
+        converted: torch.nn.Module = model._apply(convert)  # type: ignore[no-untyped-call]
+        return converted
+
     def forward(self) -> AbstractContextManager[object]:
         """The context of a forward pass."""
         if self.name is PrecisionName.bf16:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from math import cos, pi
 from typing import Any
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from runner.build import build, locate
+from runner.errors import TaskError
 from runner.schema import Config, Constant, CustomSchedule, Decay, Step
 
 Factor = Callable[[int], float]
@@ -49,6 +51,7 @@ class Schedule:
             self._factor = decay(schedule, updates)
         elif isinstance(found := locate(schedule.target), type) and issubclass(found, LRScheduler):
             self._theirs = build(schedule.target, self._optimizer, **schedule.arguments)
+            _check_step(schedule.target, self._theirs)
         else:
             arguments = schedule.arguments
             self._factor = lambda done: float(found(done, updates, **arguments))
@@ -93,7 +96,21 @@ def make_optimizer(config: Config, lr: float, parameters: list[Any]) -> Optimize
     optim = config.optim
     if optim.name == "custom":
         made: Optimizer = build(optim.target, parameters, lr=lr, **optim.arguments)
+        _check_step(optim.target, made)
         return made
     arguments = optim.model_dump(exclude={"name", "lr", "clip"})
     kind: Any = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optim.name]
     return kind(parameters, lr=lr, **arguments)  # type: ignore[no-any-return]
+
+
+def _check_step(target: str, made: Any) -> None:
+    """Raises TaskError for an optimizer or schedule whose step() needs an argument: a closure, a metric."""
+    needed = [
+        p.name
+        for p in inspect.signature(made.step).parameters.values()
+        if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+    ]
+    if needed:
+        raise TaskError(
+            f"{target}.step() needs {' and '.join(needed)}, which the loop cannot give it; choose one whose step() needs nothing"
+        )

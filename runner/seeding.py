@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -30,10 +30,11 @@ def seed_generators(key: int, device: torch.device | None = None) -> None:
 
 
 class Streams:
-    """The streams of one process. `exact` is what `seeding=` chose."""
+    """The streams of one process. `exact` is what `seeding=` chose; `unknown_optimizer` says that the optimizer is not
+    torch's own, so that it may draw numbers."""
 
-    def __init__(self, seed: int, exact: bool, rank: int, device: torch.device):
-        self.seed, self.exact, self._device = seed, exact, device
+    def __init__(self, seed: int, exact: bool, rank: int, device: torch.device, unknown_optimizer: bool = False):
+        self.seed, self.exact, self._device, self._unknown_optimizer = seed, exact, device, unknown_optimizer
         if not exact:
             seed_generators(derive(seed, "process", rank), device)
 
@@ -41,6 +42,13 @@ class Streams:
         """Start the stream of a micro-batch's forward and backward."""
         if self.exact:
             seed_generators(derive(self.seed, "micro-batch", update, index), self._device)
+
+    def update(self, update: int) -> AbstractContextManager[None]:
+        """The stream of an optimizer that draws numbers: the same on every process, or their weights would part."""
+        if self.exact:
+            seed_generators(derive(self.seed, "update", update), self._device)
+            return nullcontext()
+        return self.aside("update", update) if self._unknown_optimizer else nullcontext()
 
     @contextmanager
     def aside(self, purpose: str, *parts: int) -> Iterator[None]:

@@ -99,13 +99,30 @@ def check_loss(result: Any, task: str) -> tuple[Tensor, Tensor | float]:
         and len(result) == 2
         and getattr(result[0], "ndim", None) == 0
         and result[0].requires_grad | (not _grad_enabled())
-        and (isinstance(result[1], int | float) or getattr(result[1], "numel", lambda: 0)() == 1)
+        and _is_number(result[1])
     ):
         return result
     raise TaskError(
         f"{task}.loss returned {_describe(result)}; it must return the pair (sum of the losses, weight): "
         "a tensor without dimensions that has a gradient, and the number of items or tokens that it is summed over"
     )
+
+
+def check_metrics(result: Any, task: str) -> Mapping[str, tuple[Tensor | float, Tensor | float]]:
+    """What the `metrics` of the task of that name returned, if it is {name: (sum, weight)}. Raises TaskError otherwise."""
+    if not isinstance(result, Mapping):
+        raise TaskError(f"{task}.metrics returned {_describe(result)}; it must return {{name: (sum, weight)}}")
+    for name, pair in result.items():
+        if name in ("loss", "update", "epoch", "weight"):
+            raise TaskError(f"{task}.metrics may not name one '{name}': evals.jsonl has a column of that name")
+        if not (isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_number, pair))):
+            raise TaskError(f"{task}.metrics returned {_describe(pair)} as '{name}'; it must be the pair (sum, weight)")
+    return result
+
+
+def _is_number(value: Any) -> bool:
+    """Whether `value` is a number, or a tensor of one."""
+    return isinstance(value, int | float) or getattr(value, "numel", lambda: 0)() == 1
 
 
 def _grad_enabled() -> bool:

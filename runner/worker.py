@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from runner import backend as backends
 from runner import rundir, world
@@ -17,11 +17,13 @@ from runner.build import build
 from runner.data import Items, Request, check_dataset, load
 from runner.errors import TaskError
 from runner.evaluation import Evaluation
+from runner.fingerprint import fingerprint
 from runner.keys import derive
 from runner.loop import Training, train
 from runner.losses import Losses
 from runner.plan import Plan, Sizes
 from runner.precision import Precision
+from runner.replicas import Buffers, check_alike, share
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
@@ -29,8 +31,6 @@ from runner.seeding import Streams, seed_generators
 from runner.sync import open_sync
 from runner.task import Adopted, adopt
 from runner.world import Seat, World
-
-FINGERPRINT_ITEMS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +59,16 @@ def run(plan: Plan, folder: RunFolder, world: World, backend: Backend) -> None:
     plan = complete(plan, world, experiment)
     if world.rank == 0:
         rundir.write_text(folder.plan, plan.to_json() + "\n")
+    share(world, [*experiment.model.parameters(), *experiment.model.buffers()])
     training = prepare(plan, folder, world, backend, precision, experiment)
     try:
+        training.evaluation.rehearse()
         train(training)
     except BaseException:
         _save_rows(training)
         raise
     finally:
         training.batches.close()  # ends the loader's processes
-    if world.rank == 0:
-        save_model(folder, experiment.model)
 
 
 def make_experiment(plan: Plan, precision: Precision, backend: Backend) -> Experiment:
@@ -85,21 +85,38 @@ def make_experiment(plan: Plan, precision: Precision, backend: Backend) -> Exper
         raise TaskError(
             f"{task.name}.model returned {type(model).__name__}; it must return a module with parameters to train"
         )
-    return Experiment(task, model.to(backend.device, precision.weights), data)
+    if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
+        raise TaskError(f"{task.name}.model has lazy parameters without a shape: put one batch through it in model()")
+    return Experiment(task, precision.apply(model, backend.device), data)
 
 
 def complete(plan: Plan, world: World, experiment: Experiment) -> Plan:
     """The plan with what only the loaded task can tell. Raises TaskError if the processes hold different data."""
     parameters = sum(p.numel() for p in experiment.model.parameters() if p.requires_grad)
     sizes = Sizes(items=len(experiment.data), parameters=parameters)
-    fingerprint = _fingerprint(plan, experiment)
-    for rank, theirs in enumerate(world.gather((sizes.items, fingerprint))):
-        if theirs != (sizes.items, fingerprint):
+    items = Items(experiment.data, _only, plan.config.seed, "fingerprint", exact=True)
+    mine = sizes.items, fingerprint(_Singles(items), sizes.items)
+    for rank, theirs in enumerate(world.gather(mine)):
+        if theirs != mine:
             raise TaskError(
-                f"train_data() differs between processes: rank {world.rank} has {sizes.items} items (fingerprint {fingerprint}), "
+                f"train_data() differs between processes: rank {world.rank} has {mine[0]} items (fingerprint {mine[1]}), "
                 f"rank {rank} has {theirs[0]} ({theirs[1]}). It must be the same everywhere"
             )
-    return plan.with_sizes(sizes, fingerprint, tuple(_model_notes(experiment.model)))
+    return plan.with_sizes(sizes, mine[1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Singles:
+    """Items one by one, by their ids."""
+
+    items: Items
+
+    def __getitem__(self, item: int) -> Any:
+        return self.items[0, (item,)]
+
+
+def _only(items: list[Any]) -> Any:
+    return items[0]
 
 
 def prepare(
@@ -110,7 +127,8 @@ def prepare(
     exact = config.seeding.mode is SeedingMode.exact
     windows = plan.windows()
     every_pass = config.sync.policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
-    streams = Streams(config.seed, exact, world.rank, backend.device)
+    streams = Streams(config.seed, exact, world.rank, backend.device, config.optim.name == "custom")
+    buffers = Buffers(model)
     items = Items(experiment.data, task.collate, config.seed, "item", exact)
     floats = precision.weights if precision.casts_inputs else None
     requests = _Requests(plan, world.rank, every_pass)
@@ -129,7 +147,9 @@ def prepare(
         clip=config.optim.clip,
         nonfinite=config.nonfinite,
         losses=Losses(folder, world, backend, every),
-        evaluation=Evaluation(plan, world, folder, task, model, streams, precision, backend.device),
+        evaluation=Evaluation(plan, world, folder, task, model, buffers, streams, precision, backend.device),
+        after_first=lambda: note_buffers(plan, folder, world, buffers),
+        before_last_evaluation=lambda: save_model(folder, world, model),
         every_pass=every_pass,
     )
 
@@ -147,45 +167,21 @@ class _Requests:
                     yield window.epoch, micro.ids
 
 
-def save_model(folder: RunFolder, model: nn.Module) -> None:
-    """The final weights on the CPU, in `model.pt`, whole or not at all."""
+def note_buffers(plan: Plan, folder: RunFolder, world: World, buffers: Buffers) -> None:
+    """Write into the plan which buffers the first window has changed."""
+    notes = buffers.notes()
+    if notes and world.rank == 0:
+        rundir.write_text(folder.plan, plan.model_copy(update={"notes": plan.notes + notes}).to_json() + "\n")
+
+
+def save_model(folder: RunFolder, world: World, model: nn.Module) -> None:
+    """The final weights of rank 0, on the CPU, in `model.pt`, whole or not at all."""
+    check_alike(world, model)
+    if world.rank:
+        return
     beside = folder.model.with_suffix(".partial")
     torch.save({k: v.cpu() for k, v in model.state_dict().items()}, beside)
     beside.replace(folder.model)
-
-
-def _fingerprint(plan: Plan, experiment: Experiment) -> str:
-    """A digest of the number of training items and of a few of them, spread evenly, each under its own stream."""
-    count = len(experiment.data)
-    ids = (
-        tuple(sorted({i * (count - 1) // max(1, FINGERPRINT_ITEMS - 1) for i in range(FINGERPRINT_ITEMS)}))
-        if count
-        else ()
-    )
-    items = Items(experiment.data, list, plan.config.seed, "fingerprint", exact=True)
-    digest = blake2b(str(count).encode(), digest_size=8)
-    for item in ids:
-        digest.update(_bytes_of(items[0, (item,)]))
-    return digest.hexdigest()
-
-
-def _bytes_of(value: Any) -> bytes:
-    if isinstance(value, torch.Tensor):
-        return value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-    if isinstance(value, dict):
-        return b"".join(str(k).encode() + _bytes_of(v) for k, v in sorted(value.items(), key=lambda kv: str(kv[0])))
-    if isinstance(value, list | tuple):
-        return b"".join(_bytes_of(v) for v in value)
-    return value.tobytes() if hasattr(value, "tobytes") else str(value).encode()
-
-
-def _model_notes(model: nn.Module) -> Iterator[str]:
-    kinds = sorted({type(m).__name__ for m in model.modules() if getattr(m, "track_running_stats", False)})
-    if kinds:
-        yield (
-            f"{' and '.join(kinds)}: running statistics are those of rank 0's micro-batches, "
-            "so they depend on processes and accum; other normalizations (GroupNorm, LayerNorm) do not"
-        )
 
 
 def _save_rows(training: Training) -> None:

@@ -46,11 +46,10 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
-    def broadcast(self, tensors: list[torch.Tensor]) -> None:
-        """Overwrite `tensors` by those of rank 0."""
+    def broadcast(self, tensor: torch.Tensor) -> None:
+        """Overwrite `tensor` by that of rank 0."""
         if self.size > 1:
-            for tensor in tensors:
-                dist.broadcast(tensor, 0)
+            dist.broadcast(tensor, 0)
 
     def barrier(self) -> None:
         if self.size > 1:

@@ -67,7 +67,7 @@ def streams_by_rank() -> None:
 
 def streams_by_worker() -> None:
     """Items draw from whatever stream the process or the loader worker is at."""
-    data.Items.read_many = lambda self, requests: [self._collate(self._read(ids)) for _, ids in requests]
+    data.Items.__getitem__ = lambda self, request: self._collate(self._read(request[1]))
 
 
 def lost_tail() -> None:

@@ -133,6 +133,21 @@ class Bench:
             launch(folder.read_plan(), folder, Progress(folder, Console(file=io.StringIO())))
 
 
+def parting(one: Run, other: Run, tolerance: float) -> str | None:
+    """Where two runs first part, and in what; None if they never do. Losses may differ by `tolerance`, relatively."""
+    if len(one.updates) != len(other.updates) or len(one.batches) != len(other.batches):
+        return f"{len(one.updates)} and {len(other.updates)} updates, {len(one.batches)} and {len(other.batches)} micro-batches"
+    rows = zip(one.updates + one.batches, other.updates + other.batches, strict=True)
+    for a, b in rows:
+        for key in ("update", "micro", "epoch", "items", "digest", "lr", "weight", "skipped"):
+            if a.get(key) != b.get(key):
+                return f"{key} of {a} and {b}"
+        for key in ("loss", "grad_norm"):
+            if key in a and abs(a[key] - b[key]) > tolerance * abs(a[key]):
+                return f"{key} of {a} and {b}"
+    return None
+
+
 def plan_of(task: str, arguments: Mapping[str, Any] | None = None, *settings: str) -> Plan:
     """The plan of a probe task (or, with a dot in its name, of any) under `group=choice` and `key.of.value=JSON`."""
     groups, values = dict(_GROUPS), dict(_VALUES)

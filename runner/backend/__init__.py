@@ -36,7 +36,7 @@ def open_backend(device: Device, local_rank: int) -> Backend:
 def to_device(batch: Any, device: torch.device, floats: torch.dtype | None) -> Any:
     """A batch, however nested, on a device; floating-point tensors in the format `floats` if one is given."""
     if isinstance(batch, torch.Tensor):
-        wanted = floats if batch.is_floating_point() else None
+        wanted = floats if batch.is_floating_point() else torch.complex128 if floats and batch.is_complex() else None
         return batch.to(device, wanted, non_blocking=True)
     if isinstance(batch, dict):
         return type(batch)((k, to_device(v, device, floats)) for k, v in batch.items())

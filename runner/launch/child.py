@@ -37,8 +37,9 @@ def main(folder: str, rank: int, seat: dict[str, Any], environment: dict[str, st
     faulthandler.enable()
     try:
         _work(run, seat)
-    except SystemExit:
-        raise
+        report.send_bytes(json.dumps({"done": True}).encode())
+    except _Told:
+        raise SystemExit(128 + signal.SIGTERM) from None
     except BaseException as error:
         report.send_bytes(json.dumps(_describe(rank, error)).encode())
         sys.stderr.flush()
@@ -100,8 +101,12 @@ def _redirect(log: Path) -> None:
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
+class _Told(BaseException):
+    """The parent says that it is time to go."""
+
+
 def _leave(_number: int, _frame: object) -> None:
-    raise SystemExit(128 + signal.SIGTERM)
+    raise _Told
 
 
 def _follow_parent(run: RunFolder, rank: int) -> None:

@@ -30,13 +30,16 @@ class _Rank:
     number: int
     process: BaseProcess
     report: Connection
+    done: bool = False
     error: dict[str, Any] | None = None
 
     def hear(self) -> None:
-        """Take the error that the rank has sent, if it has."""
+        """Take what the rank has sent, if it has: that it is done, or its error."""
         with contextlib.suppress(EOFError, OSError):
-            if self.error is None and self.report.poll():
-                self.error = json.loads(self.report.recv_bytes())
+            if not self.done and self.error is None and self.report.poll():
+                told = json.loads(self.report.recv_bytes())
+                self.done = "done" in told
+                self.error = None if self.done else told
 
 
 def launch(plan: Plan, folder: RunFolder, progress: Progress) -> None:
@@ -101,7 +104,7 @@ def _watch(ranks: list[_Rank], progress: Progress) -> None:
             rank = running.pop(sentinel)  # type: ignore[arg-type]
             rank.process.join()
             rank.hear()
-            if rank.process.exitcode != 0:
+            if rank.process.exitcode != 0 or not rank.done:
                 raise _failure(ranks, rank)
         progress.show()
     progress.show()
@@ -118,7 +121,7 @@ def _failure(ranks: list[_Rank], first: _Rank) -> WorkerFailed:
             rank.hear()
     for rank in ranks:
         rank.hear()
-    killed = [r for r in ranks if r.error is None and r.process.exitcode not in (None, 0)]
+    killed = [r for r in ranks if r.error is None and not r.done and r.process.exitcode is not None]
     told = sorted((r for r in ranks if r.error), key=lambda r: (r.error["consequence"], r.error["time"]))  # type: ignore[index]
     if told and (not told[0].error["consequence"] or not killed):  # type: ignore[index]
         error = told[0].error
@@ -136,7 +139,7 @@ def _how_it_ended(code: int | None) -> str:
         name = signal.Signals(-code).name
         hint = " (the system kills processes that way when memory runs out)" if name == "SIGKILL" else ""
         return f"killed by {name}{hint}"
-    return f"exit code {code}"
+    return f"its process left with exit code {code} before training was done"
 
 
 def _end(ranks: list[_Rank]) -> None:

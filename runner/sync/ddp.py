@@ -12,7 +12,8 @@ What was sent is counted where it is sent, in DDP's communication hook, not deri
 # No postponed annotations here: DDP looks at the hook's, and wants types, not text.
 
 import inspect
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from runner.errors import TaskError
 from runner.plan import BUCKET_BYTES
 from runner.schema import SyncPolicy
 from runner.sync.objective import Objective
@@ -44,7 +46,11 @@ class Ddp:
         self._averages = policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
         self.factor = processes if self._averages else 1
         self._ddp = DistributedDataParallel(
-            objective, bucket_cap_mb=BUCKET_BYTES // 2**20, gradient_as_bucket_view=True, **_LOCAL_BUFFERS
+            objective,
+            init_sync=False,  # the worker has shared the model, in any format
+            bucket_cap_mb=BUCKET_BYTES // 2**20,
+            gradient_as_bucket_view=True,
+            **_LOCAL_BUFFERS,
         )
         self._ddp.register_comm_hook(None, self._reduce)
 
@@ -52,11 +58,11 @@ class Ddp:
         self._objective.carrying = last or self._averages
         if self._policy is SyncPolicy.accumulate and not last:
             return self._objective(batch)  # type: ignore[no-any-return]
-        with self._unsynced(not last and self._policy is SyncPolicy.no_sync):
+        with _explained(), self._unsynced(not last and self._policy is SyncPolicy.no_sync):
             return self._ddp(batch)  # type: ignore[no-any-return]
 
     def backward(self, total: Tensor, last: bool) -> None:
-        with self._unsynced(not last and self._policy in (SyncPolicy.no_sync, SyncPolicy.backward_only)):
+        with _explained(), self._unsynced(not last and self._policy in (SyncPolicy.no_sync, SyncPolicy.backward_only)):
             total.backward()  # type: ignore[no-untyped-call]
 
     def finish(self) -> tuple[Tensor, Tensor]:
@@ -78,6 +84,25 @@ class Ddp:
             buffer.div_(self._processes)
         work = dist.all_reduce(buffer, async_op=True)
         return work.get_future().then(_tensor)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """DDP's own errors about what a task may not do, in terms of the task."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "mark a variable ready only once" in str(error):
+            raise TaskError(
+                "a backward ran inside the backward, as torch.utils.checkpoint does with use_reentrant=True; several "
+                "processes cannot reduce that. Use use_reentrant=False"
+            ) from error
+        if "finished reduction in the prior iteration" in str(error):
+            raise TaskError(
+                "a parameter stopped to require a gradient during training; several processes cannot reduce that. Freeze "
+                "parameters in model(), or leave them requiring a gradient and give them a learning rate of 0"
+            ) from error
+        raise
 
 
 def _tensor(future: torch.futures.Future[list[Tensor]]) -> Tensor:

@@ -37,6 +37,8 @@ class Objective(nn.Module):
         else:
             with self._precision.forward():
                 total, weight = check_loss(self._task.loss(self.model, batch), self._task.name)
+            if isinstance(weight, Tensor):
+                weight = weight.detach().clone()  # it is read later, and a task may reuse it
             self._pending.append((total.detach(), weight))
         if self.carrying:
             total = _Carry.apply(total, self.take(), self.carrier, *self.model.parameters())  # type: ignore[no-untyped-call]

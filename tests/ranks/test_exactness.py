@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.running import Bench, Run
+from tests.running import Bench, Run, parting
 
 pytestmark = pytest.mark.ranks
 
@@ -25,21 +25,6 @@ TIGHT = 1e-10
 
 def cpus(processes: int) -> str:
     return "hardware=cpu" if processes == 1 else f"hardware={processes}cpu"
-
-
-def parting(one: Run, other: Run, tolerance: float) -> str | None:
-    """Where two runs first part, and in what; None if they never do. Losses may differ by `tolerance`, relatively."""
-    if len(one.updates) != len(other.updates) or len(one.batches) != len(other.batches):
-        return f"{len(one.updates)} and {len(other.updates)} updates, {len(one.batches)} and {len(other.batches)} micro-batches"
-    rows = zip(one.updates + one.batches, other.updates + other.batches, strict=True)
-    for a, b in rows:
-        for key in ("update", "micro", "epoch", "items", "digest", "lr", "weight", "skipped"):
-            if a.get(key) != b.get(key):
-                return f"{key} of {a} and {b}"
-        for key in ("loss", "grad_norm"):
-            if key in a and abs(a[key] - b[key]) > tolerance * abs(a[key]):
-                return f"{key} of {a} and {b}"
-    return None
 
 
 @pytest.mark.parametrize(("processes", "accum"), SETUPS[1:])
