@@ -43,8 +43,11 @@ def mean_of_means() -> None:
 
 
 def no_reduction() -> None:
-    """Nothing is summed over the processes."""
+    """Nothing is summed over the processes, and the guard that compares their weights in the end is asleep."""
+    from runner import worker
     from runner.sync.ddp import Ddp
+
+    worker.check_alike = lambda world, model: None
 
     def kept(self: Any, _state: object, bucket: Any) -> Any:
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
