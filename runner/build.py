@@ -54,11 +54,12 @@ def check_arguments(task: Task) -> None:
         return
     try:
         takes = list(inspect.signature(locate(task.target)).parameters)
+        unknown = [name for name in task.arguments if name not in takes]
+        if unknown:
+            raise ConfigError(unknown_key(f"task.{name}", takes) for name in unknown)
+        build(task.target, **task.arguments)  # cheap: data and model are made later
     except TaskError as error:
-        raise ConfigError([Problem("task._target_", str(error))]) from None
-    unknown = [name for name in task.arguments if name not in takes]
-    if unknown:
-        raise ConfigError(unknown_key(f"task.{name}", takes) for name in unknown)
+        raise ConfigError([Problem("", str(error))]) from None
 
 
 def missing_module(key: str, target: str) -> Problem | None:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
+from math import inf, isnan
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ from runner.precision import Precision
 from runner.records import EvalRow
 from runner.replicas import Buffers
 from runner.rundir import RunFolder
-from runner.schema import StopMode
 from runner.seeding import Streams
 from runner.task import Adopted, check_loss, check_metrics
 from runner.window import Window
@@ -44,6 +44,8 @@ class Evaluation:
         self._streams, self._precision, self._device = streams, precision, device
         self._buffers = buffers
         self._data = task.eval_data()
+        if self._data is None and plan.config.early_stop.metric is not None:
+            raise TaskError(f"early_stop.metric needs something to evaluate on, and {task.name}.eval_data returns None")
         self._count = check_dataset(self._data, "eval_data()") if self._data is not None else 0
         self._best: float | None = None
         self._waited = 0
@@ -136,10 +138,9 @@ class Evaluation:
         if stop.metric not in values:
             raise _no_metric(stop.metric, values)
         value = values[stop.metric]
-        if value is None:
-            return False
-        sign = 1 if stop.mode is StopMode.min else -1
-        if self._best is None or sign * (self._best - value) > stop.min_delta:
+        if value is None or isnan(value):
+            value = stop.mode.sign * inf  # worse than anything
+        if self._best is None or stop.mode.sign * (self._best - value) > stop.min_delta:
             self._best, self._waited = value, 0
             return False
         self._waited += 1

@@ -72,8 +72,8 @@ def update(t: Training, window: Window) -> None:
         t.losses.add(window, micro, total, weight, synced=t.sync.collectives > before)
     sums = t.sync.finish()
     lr = t.schedule.lr
-    norm = average_and_clip(t.parameters, sums[1], t.clip)
-    skipped = t.nonfinite is NonFinite.skip and not t.losses.finite((sums[0], norm))
+    norm = average_and_clip(t.parameters, sums[1] / t.sync.averaged_over, t.clip)
+    skipped = t.nonfinite is NonFinite.skip and not t.losses.finite((*sums, norm))
     if not skipped:
         with t.streams.update(window.update):
             t.optimizer.step()
@@ -83,7 +83,6 @@ def update(t: Training, window: Window) -> None:
     t.losses.close(
         window,
         sums,
-        t.sync.factor,
         norm,
         lr=lr,
         skipped=skipped,
@@ -99,18 +98,27 @@ def average_and_clip(parameters: list[torch.nn.Parameter], weight: Tensor, clip:
     Returns the norm before clipping, as a tensor on the device. A parameter that nothing in the window used gets
     a gradient of zero, on every setup alike; a window without any weight changes no gradient but to zero.
     """
-    gradients = []
-    for p in parameters:
-        if p.grad is None:
-            p.grad = torch.zeros_like(p)
-        elif p.grad.is_sparse:
-            raise TaskError(
-                f"a parameter of shape {tuple(p.shape)} has a sparse gradient, which cannot be averaged: use sparse=False"
-            )
-        gradients.append(p.grad)
+    gradients = [_gradient(p) for p in parameters]
     scale = torch.where(weight > 0, 1 / weight, 0.0)
     norm = torch.nn.utils.get_total_norm(gradients) * scale
     if clip is not None:
         scale = scale * (clip / (norm + 1e-6)).clamp(max=1.0)
     torch._foreach_mul_(gradients, scale)
     return norm
+
+
+def _gradient(parameter: torch.nn.Parameter) -> Tensor:
+    """A parameter's gradient, zeros if nothing in the window used it. Raises TaskError where there can be none."""
+    shape = tuple(parameter.shape)
+    if not parameter.requires_grad:
+        raise TaskError(
+            f"a parameter of shape {shape} stopped to require a gradient during training. Freeze parameters in model(), "
+            "or leave them requiring a gradient and give them a learning rate of 0"
+        )
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    elif parameter.grad.is_sparse:
+        raise TaskError(
+            f"a parameter of shape {shape} has a sparse gradient, which cannot be averaged: use sparse=False"
+        )
+    return parameter.grad

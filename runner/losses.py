@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from runner.backend import Backend
-from runner.errors import NonFiniteError
+from runner.errors import NonFiniteError, TaskError
 from runner.records import Appender, BatchRow, UpdateRow
 from runner.rundir import RunFolder
 from runner.window import MicroBatch, Window
@@ -35,7 +35,6 @@ class _Update:
     total: Tensor
     weight: Tensor
     norm: Tensor
-    factor: int  # what total and weight must be multiplied by to be sums over all processes
     lr: float
     start: Any
     end: Any
@@ -71,13 +70,11 @@ class Losses:
             self._micros.append(_Micro(window, micro.index, total.detach(), weight, self._last, now, synced))
         self._last = now
 
-    def close(self, window: Window, sums: tuple[Tensor, Tensor], factor: int, norm: Tensor, **facts: Any) -> None:
+    def close(self, window: Window, sums: tuple[Tensor, Tensor], norm: Tensor, **facts: Any) -> None:
         """The window's update is done; read and write if it is time. Raises NonFiniteError."""
         mark = self._backend.mark()
         memory = self._backend.peak_memory()
-        self._updates.append(
-            _Update(window, *sums, norm, factor, start=self._opened, end=mark, peak_memory=memory, **facts)
-        )
+        self._updates.append(_Update(window, *sums, norm, start=self._opened, end=mark, peak_memory=memory, **facts))
         self._backend.reset_peak()
         if len(self._updates) >= self._every:
             self.flush()
@@ -138,6 +135,8 @@ class Losses:
     def _batch_row(self, m: _Micro, values: Any) -> BatchRow:
         total = next(values)
         weight = next(values) if isinstance(m.weight, Tensor) else float(m.weight)
+        if weight < 0:
+            raise TaskError(f"update {m.window.update}, micro-batch {m.index}: the weight {weight:g} is negative")
         seconds = self._backend.seconds(m.start, m.end)
         loss = _mean(total, weight)
         return BatchRow(m.window.update, m.index, self._world.rank, m.window.epoch, loss, weight, seconds, m.synced)
@@ -148,7 +147,7 @@ class Losses:
             update=u.window.update,
             epoch=u.window.epoch,
             loss=_mean(total, weight),
-            weight=weight * u.factor,
+            weight=weight,
             lr=u.lr,
             grad_norm=norm,
             seconds=self._backend.seconds(u.start, u.end),

@@ -141,11 +141,18 @@ def _cross_field(config: Config) -> Iterator[Problem]:
         yield Problem("lr_scaling.reference", what, "Set lr_scaling.reference=64, say")
     if config.optim.name == "sgd" and config.optim.nesterov and not config.optim.momentum:
         yield Problem("optim.nesterov", "true needs a momentum", "Set optim.momentum=0.9")
-    total = budget.updates
-    if total is not None and config.schedule.warmup > total:
-        what = f"{config.schedule.warmup} updates of warm-up are more than the budget of {total}"
-        yield Problem("schedule.warmup", what, f"Choose at most {total}")
+    if budget.updates is not None:
+        yield from _warmup(config, budget.updates)
+    if config.early_stop.metric is not None and config.eval.every is None:
+        what = f"{config.early_stop.metric} is looked at after evaluations, and eval.every is not set"
+        yield Problem("early_stop.metric", what, "Set eval.every=1epoch, say")
     yield from _divisibility(config)
+
+
+def _warmup(config: Config, updates: int) -> Iterator[Problem]:
+    if config.schedule.warmup > updates:
+        what = f"{config.schedule.warmup} updates of warm-up are more than the {updates} of the run"
+        yield Problem("schedule.warmup", what, f"Choose at most {updates}")
 
 
 def _divisibility(config: Config) -> Iterator[Problem]:
@@ -197,6 +204,8 @@ def _arithmetic(config: Config, sizes: Sizes | None) -> Arithmetic:
     updates = config.budget.updates
     if updates is None and per_epoch is not None and config.budget.epochs is not None:
         updates = per_epoch * config.budget.epochs
+    if updates is not None and (late := list(_warmup(config, updates))):
+        raise ConfigError(late)
     factor = {ScalingRule.none: 1.0}.get(config.lr_scaling.rule)
     if factor is None:
         ratio = observed / (config.lr_scaling.reference or observed)

@@ -46,7 +46,7 @@ def show_plan(plan: Plan) -> None:
         f"{a.lr:g}, {c.schedule.name}" + (f", warm-up {c.schedule.warmup}" if c.schedule.warmup else ""),
     )
     table.add_row("precision, seeding", f"{c.precision.name.value}, {c.seeding.mode.value}, seed {c.seed}")
-    table.add_row("sync", f"{c.sync.policy.value}: the gradient is reduced {_times(plan.comm.reductions)} an update")
+    table.add_row("sync", f"{c.sync.policy.value}: the gradient {_times(plan.comm.reductions)}")
     if plan.comm.bytes is not None:
         table.add_row("collectives, bytes", f"{plan.comm.collectives}, {plan.comm.bytes:,} an update (full window)")
     table.add_row("experiment, setup", f"{plan.experiment}, {plan.setup}")
@@ -70,4 +70,4 @@ def _equivalents(plan: Plan) -> Table:
 
 
 def _times(n: int) -> str:
-    return {0: "nowhere, with one process,", 1: "once"}.get(n, f"{n} times")
+    return {0: "is not sent", 1: "is reduced once an update"}.get(n, f"is reduced {n} times an update")

@@ -90,10 +90,13 @@ class Appender:
     def append(self, rows: Iterable[Row]) -> None:
         """Append rows in one write; they are in the file, whole, when this returns."""
         data = b"".join([encode(row) + b"\n" for row in rows])
-        if data and self._fd < 0:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        while data:
-            data = data[os.write(self._fd, data) :]
+        try:
+            if data and self._fd < 0:
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except OSError as error:
+            raise RecordError(f"cannot write {self._path}: {error.strerror}") from error
 
     def close(self) -> None:
         if self._fd >= 0:

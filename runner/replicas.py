@@ -25,7 +25,7 @@ def share(world: World, tensors: list[Tensor]) -> None:
     for tensor in tensors:
         whole = tensor.detach().contiguous()
         world.broadcast(whole.reshape(-1).view(torch.uint8))
-        if whole.data_ptr() != tensor.data_ptr():
+        if whole.data_ptr() != tensor.data_ptr() and not torch.equal(whole, tensor):
             tensor.copy_(whole)
 
 
@@ -78,7 +78,8 @@ class Buffers:
         finally:
             with torch.no_grad():
                 for buffer, before in zip(buffers, own, strict=True):
-                    buffer.copy_(before)
+                    if not torch.equal(buffer, before):  # an expanded one, which is never written, cannot be copied to
+                        buffer.copy_(before)
             for name, buffer in self._model.named_buffers():
                 if name not in changed:  # what was done here is no change of training's
                     self._versions[name] = buffer._version

@@ -16,6 +16,8 @@ from typing import Any
 from runner.errors import RecordError
 from runner.plan import Plan
 
+ROOM = 1024  # characters that a status file always has, so that on a full disk a later one fits into its place
+
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
@@ -78,7 +80,13 @@ class RunFolder:
         """`running`, `finished`, `failed` or `interrupted`, with what is known of the reason."""
         known = self.read_status() if self.status.exists() and self.status.stat().st_size else {}
         facts = {k: v for k, v in facts.items() if v is not None}
-        write_text(self.status, json.dumps({**known, "state": state, **facts, "time": time.time()}, indent=2) + "\n")
+        text = json.dumps({**known, "state": state, **facts, "time": time.time()}, indent=2).ljust(ROOM) + "\n"
+        try:
+            write_text(self.status, text)
+        except RecordError:  # a full disk: there is room in the old file for the last word
+            with self.status.open("r+") as file:
+                file.write(text)
+                file.truncate()
 
 
 def create(wanted: Path, plan: Plan, config_yaml: str, overrides_yaml: str) -> RunFolder:

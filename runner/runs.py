@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -10,7 +11,7 @@ from rich.console import Console
 from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
-from runner.errors import ConfigError, WorkerFailed
+from runner.errors import ConfigError, RecordError, WorkerFailed
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.local import launch
@@ -30,13 +31,20 @@ def check_runnable(plan: Plan) -> None:
     check_hardware(plan)
 
 
+class Terminal(Console):
+    """Standard output, for as long as somebody reads it: a run goes on after `| head` has gone."""
+
+    def on_broken_pipe(self) -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class Runs:
     """Runs jobs one after another and remembers how they went."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.exit_code = 0
         self._command = command
-        self._out = Console()
+        self._out = Terminal()
         self._folders: list[tuple[Job, RunFolder]] = []
 
     def run(self, job: Job) -> float | None:
@@ -48,7 +56,7 @@ class Runs:
             with recorded(lambda: self._create(job)) as folder:
                 write_text(folder.environment, capture(job.plan, self._command))
                 launch(job.plan, folder, Progress(folder, self._out))
-        except WorkerFailed as error:
+        except (WorkerFailed, RecordError) as error:
             self.exit_code = 1
             self._tell(error)
             self._say_where()
@@ -79,7 +87,8 @@ class Runs:
     def _say_where(self) -> None:
         self._out.print(f"run folder: {self._folders[-1][1].path}", highlight=False, soft_wrap=True)
 
-    def _tell(self, error: WorkerFailed) -> None:
-        if error.trace:
+    @staticmethod
+    def _tell(error: WorkerFailed | RecordError) -> None:
+        if isinstance(error, WorkerFailed) and error.trace:
             print(error.trace, file=sys.stderr, end="")
         print(error, file=sys.stderr)

@@ -85,6 +85,11 @@ class StopMode(str, Enum):
     min = "min"
     max = "max"
 
+    @property
+    def sign(self) -> int:
+        """What a value is multiplied by so that less is better."""
+        return 1 if self is StopMode.min else -1
+
 
 class Section(BaseModel):
     """A part of the configuration: frozen, no unknown keys, no silent conversions."""

@@ -35,6 +35,8 @@ class Streams:
 
     def __init__(self, seed: int, exact: bool, rank: int, device: torch.device, unknown_optimizer: bool = False):
         self.seed, self.exact, self._device, self._unknown_optimizer = seed, exact, device, unknown_optimizer
+        self.model_draws = False  # whether the first window's last micro-batch of this process drew numbers
+        self._begun: tuple[object, ...] | None = None
         if not exact:
             seed_generators(derive(seed, "process", rank), device)
 
@@ -42,10 +44,14 @@ class Streams:
         """Start the stream of a micro-batch's forward and backward."""
         if self.exact:
             seed_generators(derive(self.seed, "micro-batch", update, index), self._device)
+            if update == 1:
+                self._begun = _states()
 
     def update(self, update: int) -> AbstractContextManager[None]:
         """The stream of an optimizer that draws numbers: the same on every process, or their weights would part."""
         if self.exact:
+            if update == 1 and self._begun is not None:
+                self.model_draws = _states() != self._begun
             seed_generators(derive(self.seed, "update", update), self._device)
             return nullcontext()
         return self.aside("update", update) if self._unknown_optimizer else nullcontext()
@@ -64,3 +70,9 @@ class Streams:
             torch.set_rng_state(states[2])
             if cuda is not None:
                 torch.cuda.set_rng_state(cuda, self._device)
+
+
+def _states() -> tuple[object, ...]:
+    """Where the generators on the CPU are, to be compared."""
+    legacy = np.random.get_state(legacy=True)
+    return random.getstate(), legacy[1].tobytes(), legacy[2], torch.get_rng_state().numpy().tobytes()  # type: ignore[index]

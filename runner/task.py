@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.errors import TaskError
@@ -122,7 +123,7 @@ def check_metrics(result: Any, task: str) -> Mapping[str, tuple[Tensor | float, 
 
 def _is_number(value: Any) -> bool:
     """Whether `value` is a number, or a tensor of one."""
-    return isinstance(value, int | float) or getattr(value, "numel", lambda: 0)() == 1
+    return isinstance(value, Real) or getattr(value, "numel", lambda: 0)() == 1
 
 
 def _grad_enabled() -> bool:
@@ -135,6 +136,6 @@ def _describe(value: Any) -> str:
     if isinstance(value, tuple):
         return f"a tuple ({', '.join(_describe(v) for v in value)})"
     if hasattr(value, "shape") and hasattr(value, "requires_grad"):
-        gradient = "with" if value.requires_grad else "without"
-        return f"a tensor of shape {tuple(value.shape)} {gradient} a gradient"
+        gradient = "" if not _grad_enabled() else " with a gradient" if value.requires_grad else " without a gradient"
+        return f"a tensor of shape {tuple(value.shape)}{gradient}"
     return f"{type(value).__name__}" if value is not None else "None"

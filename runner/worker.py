@@ -102,7 +102,10 @@ def complete(plan: Plan, world: World, experiment: Experiment) -> Plan:
                 f"train_data() differs between processes: rank {world.rank} has {mine[0]} items (fingerprint {mine[1]}), "
                 f"rank {rank} has {theirs[0]} ({theirs[1]}). It must be the same everywhere"
             )
-    return plan.with_sizes(sizes, mine[1])
+    still = (
+        "the model is in eval mode and is trained as it is: no dropout, no statistics. Call train() on it in model()"
+    )
+    return plan.with_sizes(sizes, mine[1], () if experiment.model.training else (still,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def prepare(
         nonfinite=config.nonfinite,
         losses=Losses(folder, world, backend, every),
         evaluation=Evaluation(plan, world, folder, task, model, buffers, streams, precision, backend.device),
-        after_first=lambda: note_buffers(plan, folder, world, buffers),
+        after_first=lambda: write_notes(plan, folder, world, streams, buffers),
         before_last_evaluation=lambda: save_model(folder, world, model),
         every_pass=every_pass,
     )
@@ -167,9 +170,15 @@ class _Requests:
                     yield window.epoch, micro.ids
 
 
-def note_buffers(plan: Plan, folder: RunFolder, world: World, buffers: Buffers) -> None:
-    """Write into the plan which buffers the first window has changed."""
+def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, buffers: Buffers) -> None:
+    """Write into the plan what the first window has shown: draws inside the model, buffers that it changed."""
     notes = buffers.notes()
+    if streams.model_draws:
+        size = plan.arithmetic.per_device
+        notes += (
+            f"the model draws random numbers (dropout, say), for a micro-batch of {size} items at a time: they are the same in "
+            f"every setup with per_device={size}, which batch=auto keeps, and others where it differs",
+        )
     if notes and world.rank == 0:
         rundir.write_text(folder.plan, plan.model_copy(update={"notes": plan.notes + notes}).to_json() + "\n")
 

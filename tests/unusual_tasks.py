@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -77,6 +78,7 @@ class OddBuffers(Plain):
         model = super().model()
         for i, kind in enumerate((torch.int16, torch.bool, torch.bfloat16, torch.complex64, torch.uint8)):
             model.register_buffer(f"b{i}", torch.ones(3, dtype=kind))
+        model.register_buffer("expanded", torch.arange(4)[None].expand(3, 4))
         model.register_buffer("scalar", torch.tensor(2, dtype=torch.int16))
         return model
 
@@ -139,6 +141,18 @@ class Reentrant(Plain):
         return (out - batch[1]).square().sum(), len(batch[0])
 
 
+class Freezes(Plain):
+    """Freezes a parameter in the middle of training."""
+
+    calls = 0
+
+    def loss(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any]:
+        self.calls += 1
+        if self.calls == 7:
+            next(model.parameters()).requires_grad_(False)
+        return super().loss(model, batch)
+
+
 class Sparse(Plain):
     """An embedding with sparse gradients."""
 
@@ -181,3 +195,14 @@ class Metrics(Plain):
 
     def metrics(self, model: nn.Module, batch: Any) -> Any:
         return {"number": {"acc": 0.5}, "list": [1], "taken": {"loss": (1, 1)}, "good": {"acc": (1, 2)}}[self.form]
+
+
+class Weighted(Plain):
+    """A weight below zero, or a number of numpy's."""
+
+    def __init__(self, weight: str):
+        self.weight = weight
+
+    def loss(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any]:
+        total, weight = super().loss(model, batch)
+        return total, {"negative": -weight, "numpy": np.int64(weight)}[self.weight]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from copy import copy
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -38,8 +41,13 @@ def to_device(batch: Any, device: torch.device, floats: torch.dtype | None) -> A
     if isinstance(batch, torch.Tensor):
         wanted = floats if batch.is_floating_point() else torch.complex128 if floats and batch.is_complex() else None
         return batch.to(device, wanted, non_blocking=True)
-    if isinstance(batch, dict):
-        return type(batch)((k, to_device(v, device, floats)) for k, v in batch.items())
+    if isinstance(batch, MutableMapping):
+        moved = copy(batch)
+        moved.update({k: to_device(v, device, floats) for k, v in batch.items()})
+        return moved
+    if is_dataclass(batch) and not isinstance(batch, type):
+        changes = {f.name: to_device(getattr(batch, f.name), device, floats) for f in fields(batch) if f.init}
+        return replace(batch, **changes)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(to_device(v, device, floats) for v in batch))
     if isinstance(batch, list | tuple):

@@ -71,6 +71,9 @@ def parse(arguments: Sequence[str]) -> CommandLine:
     stray = [o for o in overrides if "=" not in o and not o.startswith("~")]
     if stray and not {"--shell-completion", "-sc"}.intersection(flags):
         raise ConfigError(_stray(word) for word in stray)
+    like = [f for f in flags if f.startswith("--") and f[2:].partition("=")[0].partition(".")[0] in schema.keys_of("")]
+    if like:
+        raise ConfigError(Problem(f, "is not a flag", f"Type {f[2:]}, without the dashes") for f in like)
     missing = [f for f in folders if not f.is_dir()]
     if missing:
         raise ConfigError(Problem("--config-dir", f"there is no folder {f}") for f in missing)
@@ -78,5 +81,7 @@ def parse(arguments: Sequence[str]) -> CommandLine:
 
 
 def _stray(word: str) -> Problem:
+    if not word.isidentifier():
+        return Problem(word, "is neither a verb nor key=value")
     close = difflib.get_close_matches(word, [*schema.keys_of(""), "recipe"], 1)
     return Problem(word, "is neither a verb nor key=value", f"Type {close[0] if close else word}=... to set a value")

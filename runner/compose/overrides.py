@@ -124,7 +124,7 @@ def _choice_problem(key: str, override: Override, loader: ConfigLoader) -> Probl
         values = list(override.sweep_string_iterator())
     else:
         value = override.value()
-        if isinstance(value, dict):
+        if isinstance(value, dict) or (value is None and key != "recipe"):
             return Problem(key, "is a group: choose one of its options by name", _offer(key, "", loader))
         values = [str(v) for v in value] if isinstance(value, list) else [] if value is None else [str(value)]
     for value in values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +59,10 @@ def undisturbed() -> Iterator[None]:
 
 def _write(folder: RunFolder, state: str, **facts: str | int | None) -> None:
     with undisturbed():
-        folder.write_status(state, finished=time.time(), **facts)
+        try:
+            folder.write_status(state, finished=time.time(), **facts)
+        except OSError as error:  # what has happened must still be told
+            print(f"cannot write {folder.status}: {error.strerror}; the run is {state}", file=sys.stderr)
 
 
 @contextmanager

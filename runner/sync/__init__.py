@@ -1,7 +1,7 @@
 """How the gradients of a window are summed over its micro-batches and processes.
 
 Whatever the policy, after `finish` every parameter's gradient is the sum of the losses' gradients in the
-window; the loss total and the weight that it must be divided by come with it.
+window, or that sum divided by `averaged_over`; the window's loss total and weight come with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Sync(Protocol):
 
     collectives: int
     bytes: int
-    factor: int  # what the sums of `finish` must be multiplied by to be sums over all processes
+    averaged_over: int  # the gradients after `finish` are the sum divided by this
 
     def forward(self, batch: Any, last: bool) -> tuple[Tensor, Tensor | float]:
         """The loss total and the weight of a micro-batch; of None, zeros. `last` ends this process's window."""
@@ -33,7 +33,7 @@ class Sync(Protocol):
     def backward(self, total: Tensor, last: bool) -> None: ...
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        """The window's loss total and weight over all processes, up to a common factor that the gradients have too."""
+        """The window's loss total and weight, summed over all micro-batches and processes."""
 
 
 def open_sync(plan: Plan, world: World, task: Adopted, model: nn.Module, precision: Precision) -> Sync:

@@ -36,15 +36,16 @@ _LOCAL_BUFFERS: dict[str, Any] = (
 
 class Ddp:
     """Gradients are summed where a window is reduced once, and averaged where every micro-batch is: only an
-    average, equal on all processes, can be added to before it is reduced again. `finish` divides either by the
-    same factor in weight."""
+    average, equal on all processes, can be added to before it is reduced again. The loss total and weight are
+    sums in either case, exact for counts: they are sent multiplied by what the average divides by."""
 
     def __init__(self, objective: Objective, policy: SyncPolicy, processes: int):
         self.collectives = 0
         self.bytes = 0
         self._objective, self._policy, self._processes = objective, policy, processes
         self._averages = policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
-        self.factor = processes if self._averages else 1
+        self.averaged_over = processes if self._averages else 1
+        self._sums = torch.zeros_like(objective.carrier.detach())
         self._ddp = DistributedDataParallel(
             objective,
             init_sync=False,  # the worker has shared the model, in any format
@@ -55,7 +56,7 @@ class Ddp:
         self._ddp.register_comm_hook(None, self._reduce)
 
     def forward(self, batch: Any, last: bool) -> tuple[Tensor, Tensor | float]:
-        self._objective.carrying = last or self._averages
+        self._objective.carrying = self.averaged_over if last or self._averages else 0
         if self._policy is SyncPolicy.accumulate and not last:
             return self._objective(batch)  # type: ignore[no-any-return]
         with _explained(), self._unsynced(not last and self._policy is SyncPolicy.no_sync):
@@ -64,12 +65,16 @@ class Ddp:
     def backward(self, total: Tensor, last: bool) -> None:
         with _explained(), self._unsynced(not last and self._policy in (SyncPolicy.no_sync, SyncPolicy.backward_only)):
             total.backward()  # type: ignore[no-untyped-call]
+        if self._objective.carrying:
+            carrier = self._objective.carrier
+            if carrier.grad is None:
+                raise TaskError("the micro-batch's loss does not depend on the model: nothing was reduced")
+            self._sums += carrier.grad
+            carrier.grad = None  # a sum that stayed would be sent again with the next
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        carrier = self._objective.carrier
-        assert carrier.grad is not None, "no micro-batch of the window was reduced"
-        total, weight = carrier.grad.clone()
-        carrier.grad = None
+        total, weight = self._sums.clone()
+        self._sums.zero_()
         return total, weight
 
     def _unsynced(self, wanted: bool) -> AbstractContextManager[object]:
@@ -96,11 +101,6 @@ def _explained() -> Iterator[None]:
             raise TaskError(
                 "a backward ran inside the backward, as torch.utils.checkpoint does with use_reentrant=True; several "
                 "processes cannot reduce that. Use use_reentrant=False"
-            ) from error
-        if "finished reduction in the prior iteration" in str(error):
-            raise TaskError(
-                "a parameter stopped to require a gradient during training; several processes cannot reduce that. Freeze "
-                "parameters in model(), or leave them requiring a gradient and give them a learning rate of 0"
             ) from error
         raise
 

@@ -26,7 +26,7 @@ class Objective(nn.Module):
         first = next((p for p in model.parameters() if p.requires_grad), None)
         device = first.device if first is not None else torch.device("cpu")
         self.carrier = nn.Parameter(torch.zeros(CARRIER_ELEMENTS, dtype=precision.weights, device=device))
-        self.carrying = False
+        self.carrying = 0  # what the sums are multiplied by on their way; 0: nothing travels with this micro-batch
         self._pending: list[tuple[Tensor, Tensor | float]] = []
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor | float]:
@@ -41,7 +41,7 @@ class Objective(nn.Module):
                 weight = weight.detach().clone()  # it is read later, and a task may reuse it
             self._pending.append((total.detach(), weight))
         if self.carrying:
-            total = _Carry.apply(total, self.take(), self.carrier, *self.model.parameters())  # type: ignore[no-untyped-call]
+            total = _Carry.apply(total, self.take() * self.carrying, self.carrier, *self.model.parameters())  # type: ignore[no-untyped-call]
         return total, weight
 
     def take(self) -> Tensor:

@@ -14,7 +14,7 @@ class Single:
 
     collectives = 0
     bytes = 0
-    factor = 1
+    averaged_over = 1
 
     def __init__(self, objective: Objective):
         self._objective = objective

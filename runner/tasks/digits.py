@@ -30,7 +30,10 @@ class Digits(Task):
     by up to that many pixels each way, at random.
     """
 
-    def __init__(self, width: int = 32, dropout: float = 0.1, shift: int = 0):
+    def __init__(self, width: int = 32, dropout: float = 0.0, shift: int = 0):
+        for name, value, kind in (("width", width, int), ("dropout", dropout, int | float), ("shift", shift, int)):
+            if not isinstance(value, kind) or value < 0:
+                raise TaskError(f"task.{name}: {value!r} should be a number that is not negative")
         self.width, self.dropout, self.shift = width, dropout, shift
 
     def model(self) -> nn.Module:

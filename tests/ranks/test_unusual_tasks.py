@@ -81,6 +81,8 @@ def test_a_task_that_ends_its_process_has_not_finished(bench: Bench, how: str, s
     ("task", "settings", "said"),
     [
         ("Reentrant", ("hardware=2cpu",), "use_reentrant=False"),
+        ("Freezes", ("hardware=cpu",), "stopped to require a gradient"),
+        ("Freezes", ("hardware=2cpu",), "stopped to require a gradient"),
         ("Sparse", ("hardware=cpu",), "sparse gradient"),
         ("Plain", ("optim=custom", "optim._target_=torch.optim.LBFGS"), "needs closure"),
         ("Plain", ("schedule=custom", "schedule._target_=torch.optim.lr_scheduler.ReduceLROnPlateau"), "needs metrics"),
@@ -99,6 +101,24 @@ def test_metrics_of_another_form_are_refused_before_training(bench: Bench, form:
 
 
 def test_a_metric_to_stop_by_that_is_not_there_is_refused_before_training(bench: Bench) -> None:
-    stop = "early_stop.metric=acuracy"
+    stop = ("early_stop.metric=acuracy", "eval.every=4")
     with pytest.raises(WorkerFailed, match=r"early_stop\.metric=acuracy: the evaluation has loss, acc"):
-        bench.run("tests.unusual_tasks.Metrics", {"form": "good"}, *SMALL, stop)
+        bench.run("tests.unusual_tasks.Metrics", {"form": "good"}, *SMALL, *stop)
+
+
+@pytest.mark.parametrize("policy", ["every_batch", "backward_only"])
+def test_weights_are_exact_where_gradients_are_averaged(bench: Bench, policy: str) -> None:
+    """Counts that were divided by three processes and multiplied again would not be counts."""
+    settings = ("batch.size=18", "accum=2", f"sync={policy}", "budget.updates=4")
+    run = bench.run("tests.unusual_tasks.Plain", {}, *settings, "hardware=3cpu")
+    assert run.column("weight") == [18.0, 18.0, 1.0, 18.0]
+
+
+@pytest.mark.parametrize(("weight", "said"), [("negative", "weight -2 is negative"), ("numpy", None)])
+def test_weights_of_other_kinds(bench: Bench, weight: str, said: str | None) -> None:
+    if said is None:
+        one, two = pair(bench, "Weighted", weight=weight)
+        assert parting(one, two, TIGHT) is None
+        return
+    with pytest.raises(WorkerFailed, match=said):
+        pair(bench, "Weighted", weight=weight)

@@ -45,7 +45,7 @@ def test_batches(settings: tuple[str, ...], observed: int, per_device: int, accu
         (("batch=auto", "batch.size=64", "batch.per_device=8", "accum=3"), ["batch=auto derives 8"]),
         (("batch=observed", "batch.size=64", "batch.per_device=8"), ["no effect under batch=observed", "batch=auto"]),
         (("budget.epochs=null",), ["neither epochs nor updates"]),
-        (("schedule=linear", "schedule.warmup=9", "budget.updates=8"), ["9 updates of warm-up are more than the budget of 8"]),
+        (("schedule=linear", "schedule.warmup=9", "budget.updates=8"), ["9 updates of warm-up are more than the 8 of the run"]),
         (("optim.nesterov=true",), ["optim.nesterov", "optim.momentum=0.9"]),
         (("precision=tf32",), ["tf32", "precision=fp32"]),
     ],
