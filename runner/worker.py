@@ -85,7 +85,18 @@ def make_experiment(plan: Plan, precision: Precision, backend: Backend) -> Exper
         raise TaskError(
             f"{task.name}.model returned {type(model).__name__}; it must return a module with parameters to train"
         )
+    if plan.disturb:
+        disturb(model, derive(config.seed, "twin"))
     return Experiment(task, model.to(backend.device, precision.weights), data)
+
+
+@torch.no_grad()
+def disturb(model: nn.Module, key: int) -> None:
+    """Move every weight by one unit in its last place, up or down at random: what a twin starts from."""
+    seed_generators(key)
+    for p in model.parameters():
+        away = torch.where(torch.rand_like(p, dtype=torch.float32) < 0.5, -torch.inf, torch.inf).to(p.dtype)
+        p.copy_(torch.nextafter(p, away))
 
 
 def complete(plan: Plan, world: World, experiment: Experiment) -> Plan:
