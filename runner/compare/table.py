@@ -52,13 +52,16 @@ def _show_group(group: list[Run], comparison: Comparison, console: Console) -> N
     keys = settings(group)
     names = ["run", *keys, "verdict", "from update", "loss", "s/batch", "collectives", "bytes", "peak memory"]
     for name in names:
-        table.add_column(escape(name), no_wrap=True, justify="left" if name in ("run", "verdict", *keys) else "right")
+        table.add_column(
+            escape(name), overflow="fold", justify="left" if name in ("run", "verdict", *keys) else "right"
+        )
     for run in group:
         verdict = verdicts.get(run.name)
         table.add_row(escape(run.name), *(escape(setting(run, k)) for k in keys), *_cells(verdict, run))
     wide = console.options.update(max_width=10_000)  # a file takes long lines, a terminal wraps them
-    width = max(console.width, console.measure(table, options=wide).maximum)
-    console.print(table, width=width, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = max(console.width, console.measure(table, options=wide).maximum)
+    console.print(table)
     own = [v for v in comparison.verdicts if v.a is first]
     others = [v for v in comparison.verdicts if v.a in group and v.a is not first]
     counts = Counter(v.kind.value for v in others)
