@@ -24,6 +24,7 @@ GROWTH = 2.0
 BLIND = 0.3  # from this tolerance on single updates say nothing
 FOLLOWS = 1.0  # a gradient that is off by d moves later losses by at most that times d
 KINK = 0.2  # the largest jump of a gradient norm that one activation is credited with
+SHORT = 1e-3  # in a short window, the largest: a fault in its weighting shows there, a kink seldom happens to
 LASTS = 1e-4  # and from this size on, the largest that may stay
 LASTING = 8  # updates after a jump that show whether it stays
 TWIN = 10.0
@@ -122,8 +123,8 @@ def _is_fault(pair: Pair, index: int, start: float) -> bool:
         return True
     if not (norm[:index].any() or pair.loss[: index + 1].any()):
         return True  # the first difference of all: the weights were the same, and so there was nothing to tip over
-    if pair.rows_a["items"][index] < pair.a.plan.arithmetic.observed:
-        return True  # a short window, of all: a kink would not know
+    if jump >= SHORT and pair.rows_a["items"][index] < pair.a.plan.arithmetic.observed:
+        return True  # in a short window, of all
     after = norm[index + 1 : index + 1 + LASTING]
     if len(after) < 3:
         return False
