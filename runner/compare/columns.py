@@ -83,7 +83,10 @@ def _decode(block: tuple[bytes, bool], wanted: tuple[str, ...], path: Path) -> t
         except ValueError:
             return {name: np.empty(0, _dtype(name)) for name in wanted}, 0, True
         data += b"\n"
-    columns = _decode_fixed(data, wanted)
+    try:
+        columns = _decode_fixed(data, wanted)
+    except ValueError:  # a value that no column holds: the parser says which
+        columns = None
     if columns is None:
         columns = _decode_any(data, wanted, path)
     return columns, len(next(iter(columns.values()))), False

@@ -2,7 +2,8 @@
 
 Two one-sided t-tests (TOST; D. Schuirmann, 1987): the outcomes are equivalent if the confidence interval of the difference
 of their means lies within a margin. The margin is what another seed does to the outcome: `MARGIN` standard deviations between
-the seeds of one setup.
+the seeds of one setup. Pair by pair the difference may be known much better than that spread; then the margin is taken from the
+least that the spread can be, or a margin that is too wide by chance would let too many differences pass.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ class Test:
         verdict = (
             "equivalent" if self.equivalent else "different" if self.unlike else "cannot say: more seeds are needed"
         )
+        least = f" and at least {self.margin / MARGIN:.2g} at {1 - ALPHA:.0%} confidence" if self.paired else ""
         return (
             f"{self.name}: {self.means[0]:.5g} against {self.means[1]:.5g} ({self.seeds[0]} and {self.seeds[1]} seeds{', pair by pair' if self.paired else ''}); "
             f"difference {self.low:+.2g} to {self.high:+.2g} at {1 - 2 * ALPHA:.0%} confidence, margin +-{self.margin:.2g} "
-            f"({MARGIN:g} times the spread between seeds of {self.spread:.2g}): {verdict}"
+            f"({MARGIN:g} times the spread between seeds, which is {self.spread:.2g}{least}): {verdict}"
         )
 
 
@@ -76,13 +78,17 @@ def test_outcomes(left: list[Run], right: list[Run]) -> list[Test]:
 
 def _test(name: str, a: list[float], b: list[float], paired: bool) -> Test | None:
     """The interval of the difference: Student's over pairs, or Welch's for groups whose spreads may differ."""
-    from scipy.special import stdtrit  # scipy comes with scikit-learn; its statistics would take a second to load
+    from scipy.special import (  # scipy comes with scikit-learn; its statistics would take a second to load
+        chdtri,
+        stdtrit,
+    )
 
     spread = sqrt((variance(a) * (len(a) - 1) + variance(b) * (len(b) - 1)) / (len(a) + len(b) - 2))
     if spread == 0:
         return None
-    shift = mean(b) - mean(a)
+    shift, least = mean(b) - mean(a), spread
     if paired:
+        least *= sqrt((len(a) - 1) / float(chdtri(len(a) - 1, ALPHA)))
         error, freedom = sqrt(variance([y - x for x, y in zip(a, b, strict=True)]) / len(a)), len(a) - 1.0
     else:
         terms = variance(a) / len(a), variance(b) / len(b)
@@ -91,6 +97,6 @@ def _test(name: str, a: list[float], b: list[float], paired: bool) -> Test | Non
     reach = float(stdtrit(freedom, 1 - ALPHA)) * error
     doubt = float(stdtrit(freedom, 1 - ALPHA / 2)) * error
     return Test(
-        name, (len(a), len(b)), (mean(a), mean(b)), spread, MARGIN * spread, shift - reach, shift + reach,
+        name, (len(a), len(b)), (mean(a), mean(b)), spread, MARGIN * least, shift - reach, shift + reach,
         unlike=abs(shift) > doubt, paired=paired,
     )  # fmt: skip

@@ -40,13 +40,24 @@ def make_run(folder: Path, updates: int, shift: float, *overrides: str, peak_at:
     with run.updates.open("w") as rows, run.batches.open("w") as batches:
         for n in range(1, updates + 1):
             loss = (9.0 if n == peak_at else 2.3 / n**0.5) * (1 + shift)
-            row = dict(update=n, epoch=1, loss=loss, weight=64.0, lr=1e-3, grad_norm=1 / n, seconds=0.01, items=64,
-                       digest=f"{n:016x}", collectives=1, bytes=4096, skipped=False, scale=None, peak_memory=10**7)  # fmt: skip
+            row = {
+                "update": n, "epoch": 1, "loss": loss, "weight": 64.0, "lr": 1e-3, "grad_norm": 1 / n, "seconds": 0.01,
+                "items": 64, "digest": f"{n:016x}", "collectives": 1, "bytes": 4096, "skipped": False, "scale": None,
+                "peak_memory": 10**7,
+            }  # fmt: skip
             rows.write(json.dumps(row) + "\n")
-            small = dict(
-                update=n, micro=0, rank=0, epoch=1, loss=loss, weight=64.0, seconds=0.01 + n % 7 * 1e-4, synced=True
-            )
-            batches.write(json.dumps(small) + "\n")
+            seconds = 0.01 + n % 7 * 1e-4
+            batch = {
+                "update": n,
+                "micro": 0,
+                "rank": 0,
+                "epoch": 1,
+                "loss": loss,
+                "weight": 64.0,
+                "seconds": seconds,
+                "synced": True,
+            }
+            batches.write(json.dumps(batch) + "\n")
     run.write_status("finished", started=float(hash(str(folder)) % 1000))
     return folder
 

@@ -1,6 +1,6 @@
 """Pairs of real runs with the right verdict on each: good ones must never be called different, broken ones never the same.
 
-The broken runs come from `compare_simulation`: a second trainer that has one fault at a time.
+The broken runs come from `compare_faults`: a second trainer that has one fault at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import compare_simulation as broken
+import compare_faults as broken
 import pytest
 from compare_simulation import Simulated, real
 
