@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
-from runner.errors import ConfigError, WorkerFailed
+from runner.errors import ConfigError, RunnerError, WorkerFailed
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.local import launch
@@ -68,6 +69,24 @@ class Runs:
         """After the last job: the table of a sweep, also of one that was broken off."""
         if self._folders and self._folders[0][0].sweep is not None:
             show_sweep([(job.overrides, Summary.of(folder)) for job, folder in self._folders], self._out)
+            self._compare(self._folders[0][0].sweep)
+
+    def _compare(self, sweep: Path) -> None:
+        """The verdicts on a sweep's jobs, and their page. Whatever hinders it must not hide how the jobs went."""
+        if len(self._folders) < 2:
+            return
+        from runner.compare.report import write
+        from runner.compare.session import compare
+        from runner.compare.table import show_verdicts
+
+        try:
+            comparison = compare([str(folder.path) for _, folder in self._folders])
+            show_verdicts(comparison, self._out)
+            write(comparison, sweep / "report.html")
+        except (RunnerError, OSError) as error:
+            self._out.print(f"not compared: {error}", markup=False, highlight=False, soft_wrap=True)
+            return
+        self._out.print(f"report: {sweep / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 
     def _create(self, job: Job) -> RunFolder:
         folder = create(job.folder, job.plan, job.config_yaml, job.overrides_yaml)

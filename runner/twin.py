@@ -13,6 +13,7 @@ from rich.console import Console
 from runner.compare.session import TWIN_ENDING
 from runner.environment import capture
 from runner.errors import RecordError, WorkerFailed
+from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.local import launch
 from runner.launch.progress import Progress
@@ -30,13 +31,18 @@ def make_twin(path: Path) -> int:
     out = Console()
     beside = path.resolve()
     texts = [p.read_text() if p.exists() else "" for p in (run.config, run.overrides)]
-    folder = create(beside.with_name(beside.name + TWIN_ENDING), plan, texts[0], texts[1])
-    write_text(folder.environment, capture(plan))
+    place = beside.with_name(beside.name + TWIN_ENDING)
+    folder: RunFolder | None = None
     try:
-        launch(plan, folder, Progress(folder, out))
+        with recorded(lambda: create(place, plan, texts[0], texts[1])) as folder:
+            write_text(folder.environment, capture(plan, sys.argv))
+            launch(plan, folder, Progress(folder, out))
     except WorkerFailed as error:
         print(error.trace, error, sep="", file=sys.stderr)
         return error.exit_code
+    except Terminated as ended:
+        return 128 + ended.number
     finally:
-        out.print(f"run folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
+        if folder is not None:
+            out.print(f"run folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 Columns = dict[str, Array]
 
 BLOCK = 4 << 20  # bytes that are decoded at once: small enough for the processor's cache
-_COLON, _NEWLINE, _QUOTE, _DOT, _MINUS = b':\n".-'
+_COLON, _COMMA, _NEWLINE, _QUOTE, _DOT, _MINUS = b':,\n".-'
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _EXACT = np.finfo(np.longdouble).nmant >= 63  # then a decimal of up to 18 digits comes out as strtod would have it
 _POWERS = np.cumprod(np.array([1] + 27 * [10], dtype=np.longdouble))  # exact: 5**27 has 63 bits
@@ -100,22 +100,27 @@ def _decode_fixed(data: bytes, wanted: tuple[str, ...]) -> Columns | None:
         return None
     text = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(text == _NEWLINE)
-    colons = np.flatnonzero(text == _COLON)
-    if not set(wanted) <= set(keys) or len(colons) != len(ends) * len(keys):
+    found = np.flatnonzero(text == _COLON)
+    if not set(wanted) <= set(keys) or len(found) != len(ends) * len(keys):
         return None
-    starts = colons.reshape(len(ends), len(keys)).T + 2  # of each value: one row for each column
+    colons = found.reshape(len(ends), len(keys)).T  # one row for each column
+    if (colons[1:] <= colons[:-1]).any() or (colons[0][1:] < ends[:-1]).any() or not (text[ends - 1] == ord("}")).all():
+        return None
+    gap = 1 if text[colons[0, 0] + 1] == ord(" ") else 0  # after colons and commas
     lengths = [len(k) for k in keys]
-    if (starts[1:] <= starts[:-1]).any() or not (text[ends - 1] == ord("}")).all() or (starts[0][1:] < ends[:-1]).any():
-        return None
-    for key, length, start in zip(keys, lengths, starts, strict=True):
-        places = [(3, _QUOTE), (4, ord(key[-1])), (3 + length, ord(key[0])), (4 + length, _QUOTE)]
-        if not all((text[start - back] == char).all() for back, char in places):
+    for key, length, colon in zip(keys, lengths, colons, strict=True):
+        places = [(1, _QUOTE), (2, ord(key[-1])), (1 + length, ord(key[0])), (2 + length, _QUOTE)]
+        if not all((text[colon - back] == char).all() for back, char in places):
             return None
     columns: Columns = {}
     for name in wanted:
         at = keys.index(name)
-        stop = starts[at + 1] - (lengths[at + 1] + 6) if at + 1 < len(keys) else ends - 1
-        column = _digests(text, starts[at], stop) if name == "digest" else _numbers(text, starts[at], stop)
+        start, stop = colons[at] + 1 + gap, ends - 1
+        if at + 1 < len(keys):
+            stop = colons[at + 1] - (lengths[at + 1] + 3 + gap)
+            if not (text[stop] == _COMMA).all():
+                return None
+        column = _digests(text, start, stop) if name == "digest" else _numbers(text, start, stop)
         if column is None:
             return None
         columns[name] = column

@@ -44,6 +44,26 @@ def show(comparison: Comparison, console: Console) -> None:
         )
 
 
+def show_verdicts(comparison: Comparison, console: Console) -> None:
+    """The verdicts alone, as they stand under a sweep's own table."""
+    groups = [g for g in comparison.groups if len(g) > 1]
+    for group in groups:
+        own = [v for v in comparison.verdicts if v.a is group[0]]
+        for verdict in own[:TOLD]:
+            _reason(verdict, console)
+        others = Counter(v.kind.value for v in comparison.verdicts if v.a in group and v.a is not group[0])
+        if others:
+            _line(console, "other pairs", ", ".join(f"{n} {kind}" for kind, n in others.items()))
+    if len(comparison.groups) > 1:
+        alone = len(comparison.groups) - len(groups)
+        text = f"{len(comparison.groups)} experiments, which differ in what is trained"
+        _line(console, "not comparable", text + (f"; {alone} of them ran once" if alone else ""), Kind.incomparable)
+    for family in comparison.families:
+        _show_family(family, console)
+    for left in comparison.left_out:
+        _line(console, "left out", f"{left.path.name}: {left.reason}", Kind.incomparable)
+
+
 def _show_group(group: list[Run], comparison: Comparison, console: Console) -> None:
     """Runs of one experiment: their table against the first, and why."""
     first = group[0]

@@ -18,7 +18,8 @@ import pytest
 from runner import rundir
 from runner.compare.report import write
 from runner.compare.session import compare
-from runner.compose import app
+from runner.compose.app import compose_one
+from runner.compose.arguments import parse
 from runner.plan import Sizes
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install selenium")
@@ -33,7 +34,7 @@ EVIL = '</script><script>window.evil=1</script><img src=x onerror="window.evil=1
 def make_run(folder: Path, updates: int, shift: float, *overrides: str, peak_at: int | None = None) -> Path:
     """A run's folder with a smooth curve; `shift` is how far its losses are off, `peak_at` a single high loss."""
     auto = ("batch=auto", "batch.per_device=16")
-    plan = app.compose_one([f"budget.updates={updates}", *auto, *overrides]).with_sizes(
+    plan = compose_one(parse([f"budget.updates={updates}", *auto, *overrides])).with_sizes(
         Sizes(items=1437, parameters=100), "d"
     )
     run = rundir.create(folder, plan, "", "")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from compare_simulation import Simulated
 
 from runner.loop import average_and_clip
 from runner.window import Window
+from tests.unit.compare_simulation import Simulated
 
 
 class EachAveragedAlone(Simulated):

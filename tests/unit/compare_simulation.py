@@ -21,7 +21,8 @@ from torch.nn.functional import cross_entropy
 
 from runner import records, rundir, worker
 from runner.backend.cpu import Cpu
-from runner.compose import app
+from runner.compose.app import compose_one
+from runner.compose.arguments import parse
 from runner.data import Items
 from runner.evaluation import Evaluation
 from runner.loop import average_and_clip
@@ -80,7 +81,7 @@ class Tokens(Task):
 
 @cache
 def plan_of(*overrides: str, task: str = "Net") -> Plan:
-    return app.compose_one(["task=custom", f"task._target_={__name__}.{task}", *BASE, *overrides])
+    return compose_one(parse(["task=custom", f"task._target_={__name__}.{task}", *BASE, *overrides]))
 
 
 def real(folder: Path, *overrides: str, task: str = "Net", disturb: bool = False) -> Path:

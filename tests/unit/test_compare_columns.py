@@ -17,7 +17,8 @@ from runner import records, rundir
 from runner.compare import columns
 from runner.compare.columns import read_columns
 from runner.compare.session import compare
-from runner.compose import app
+from runner.compose.app import compose_one
+from runner.compose.arguments import parse
 from runner.errors import RecordError
 from runner.plan import Sizes
 from runner.records import BatchRow, UpdateRow
@@ -55,12 +56,16 @@ def numbers(count: int) -> list[float]:
     return found
 
 
-def test_every_double_is_read_to_the_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_every_double_is_read_to_the_bit(tmp_path: Path, separators: tuple[str, str]) -> None:
     values = numbers(40_000)
     path = tmp_path / "updates.jsonl"
     path.write_text(
         "".join(
-            json.dumps({"update": i, "loss": v, "lr": 0.5, "grad_norm": v / 3, "skipped": i % 3 == 0, "scale": None})
+            json.dumps(
+                {"update": i, "loss": v, "lr": 0.5, "grad_norm": v / 3, "skipped": i % 3 == 0, "scale": None},
+                separators=separators,
+            )
             + "\n"
             for i, v in enumerate(values)
         )
@@ -136,7 +141,7 @@ def test_a_cut_last_line_is_left_out_and_a_whole_one_is_not(tmp_path: Path) -> N
 def write_run(folder: Path, updates: int, processes: int, state: np.random.RandomState) -> None:
     """A run's folder with curves as training has them."""
     auto = [f"hardware={processes}cpu", "batch=auto", "batch.per_device=16", f"budget.updates={updates}"]
-    plan = app.compose_one(auto).with_sizes(Sizes(items=1437, parameters=1000), "data")
+    plan = compose_one(parse(auto)).with_sizes(Sizes(items=1437, parameters=1000), "data")
     run = rundir.create(folder, plan, "", "")
     base = np.random.RandomState(1)
     curve = 2.3 * np.exp(-np.arange(updates) / updates * 3) + 0.1 * base.rand(updates)

@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from compare_simulation import real
 
 from runner import cli
 from runner.compare.session import Comparison, compare
 from runner.compare.verdict import Kind
+from tests.unit.compare_simulation import real
 
 
 @pytest.fixture(scope="module")

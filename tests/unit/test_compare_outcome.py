@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from compare_simulation import real
 
 from runner.compare import outcome
 from runner.compare.session import compare
 from runner.compare.verdict import Kind
+from tests.unit.compare_simulation import real
 
 DROPOUT = ("task.dropout=0.2", "budget.updates=60")
 

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import compare_faults as broken
 import pytest
-from compare_simulation import Simulated, real
 
 from runner.compare.session import Comparison, compare
 from runner.compare.verdict import Kind
+from tests.unit import compare_faults as broken
+from tests.unit.compare_simulation import Simulated, real
 
 FOUR = ("hardware=4cpu", "batch=auto", "batch.per_device=16")  # 4 processes x 16 items
 TWO = ("hardware=2cpu", "accum=2")  # 2 processes x 2 micro-batches of 16
