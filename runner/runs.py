@@ -70,6 +70,13 @@ class Runs:
         if self._folders and self._folders[0][0].sweep is not None:
             show_sweep([(job.overrides, Summary.of(folder)) for job, folder in self._folders], self._out)
             self._compare(self._folders[0][0].sweep)
+        recipe = next(
+            (o.partition("=")[2] for job, _ in self._folders for o in job.overrides if o.startswith("recipe=")), None
+        )
+        if recipe is not None:
+            from runner.recipes import show_against_reference
+
+            show_against_reference(recipe, [folder for _, folder in self._folders], self._out)
 
     def _compare(self, sweep: Path) -> None:
         """The verdicts on a sweep's jobs, and their page. Whatever hinders it must not hide how the jobs went."""
