@@ -17,6 +17,7 @@ import numpy as np
 from runner.compare.read import Run
 
 ALPHA = 0.05
+ALPHA_UNLIKE = 0.01  # to call outcomes different: a sweep holds many tests, and none of them should cry wolf
 MARGIN = 2.0
 SEEDS = 3
 TAIL = 0.1  # of the updates: what the final training loss is the mean of, where nothing was evaluated
@@ -33,7 +34,7 @@ class Test:
     margin: float
     low: float
     high: float
-    unlike: bool  # whether the means differ beyond doubt: zero lies outside of the two-sided 1 - ALPHA interval
+    unlike: bool  # whether the means differ beyond doubt: zero lies outside of Welch's 1 - ALPHA_UNLIKE interval
     paired: bool
 
     @property
@@ -87,15 +88,16 @@ def _test(name: str, a: list[float], b: list[float], paired: bool) -> Test | Non
     if spread == 0:
         return None
     shift, least = mean(b) - mean(a), spread
+    terms = variance(a) / len(a), variance(b) / len(b)
+    error = sqrt(sum(terms))
+    freedom = sum(terms) ** 2 / (terms[0] ** 2 / (len(a) - 1) + terms[1] ** 2 / (len(b) - 1))
+    doubt = (
+        float(stdtrit(freedom, 1 - ALPHA_UNLIKE / 2)) * error
+    )  # not pair by pair: few seeds may differ alike by chance
     if paired:
         least *= sqrt((len(a) - 1) / float(chdtri(len(a) - 1, ALPHA)))
         error, freedom = sqrt(variance([y - x for x, y in zip(a, b, strict=True)]) / len(a)), len(a) - 1.0
-    else:
-        terms = variance(a) / len(a), variance(b) / len(b)
-        error = sqrt(sum(terms))
-        freedom = sum(terms) ** 2 / (terms[0] ** 2 / (len(a) - 1) + terms[1] ** 2 / (len(b) - 1))
     reach = float(stdtrit(freedom, 1 - ALPHA)) * error
-    doubt = float(stdtrit(freedom, 1 - ALPHA / 2)) * error
     return Test(
         name, (len(a), len(b)), (mean(a), mean(b)), spread, MARGIN * least, shift - reach, shift + reach,
         unlike=abs(shift) > doubt, paired=paired,
