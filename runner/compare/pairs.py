@@ -16,6 +16,8 @@ from runner.compare.read import Run
 from runner.compare.verdict import FOLLOWS, JUMP, Judged, Kind, coarse_factor, judge, start_of
 
 COARSE = 1.5  # between means over blocks of updates, where single updates say nothing
+LEAST = 20  # updates that must have been judged one by one
+DRAWS_SHOW = 1e-3  # a tolerance below which other dropout masks cannot hide
 MICRO = 4.0  # a micro-batch's loss may be this many times as far apart as a window's
 
 
@@ -209,8 +211,20 @@ def _same(pair: Pair, judged: Judged, twin: bool, flat: float | None) -> Verdict
             f"equal through update {through}; from there on rounding alone may set single losses {judged.tolerance[judged.blind]:.0%} apart, "
             f"and only means over blocks of updates are judged (within a factor of {factor:.2f})"
         )
-        if factor > COARSE:
+        if factor > COARSE or judged.blind < LEAST:
             kind, unsettled = Kind.incomparable, True
-            reason += f": too far apart to call equal. {SEEDS} seeds on both sides would tell"
+            few = (
+                f"{judged.blind} updates are too few to call the runs equal"
+                if factor <= COARSE
+                else "too far apart to call equal"
+            )
+            reason += f": {few}. {SEEDS} seeds on both sides would tell"
+    drawn = cause.by_design(pair)
+    if drawn and judged.tolerance[0] > DRAWS_SHOW and kind is Kind.equal:
+        kind, unsettled = Kind.incomparable, True
+        reason = (
+            f"{'; '.join(drawn)}: at this precision rounding hides whether the model draws at all. "
+            f"{SEEDS} seeds on both sides would tell"
+        )
     sensitivity = float(judged.tolerance[0]) if len(judged.tolerance) else None
     return Verdict(pair.a, pair.b, kind, reason, None, None, through, notes, sensitivity, unsettled)

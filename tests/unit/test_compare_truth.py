@@ -236,11 +236,13 @@ def test_clipping_is_seen_where_it_first_acts(runs: Callable[[str], Path]) -> No
 
 
 def test_no_good_run_is_called_different_from_any_other(runs: Callable[[str], Path]) -> None:
-    """All right runs of one experiment, every pair of them: 7 runs, 21 pairs."""
+    """All right runs of one experiment, every pair of them: 9 runs, 36 pairs."""
     names = ["accum", "accum again", "one pass", "accum 16", "two", "four", "fp64", "bf16", "disturbed"]
     found = compare([str(runs(n)) for n in names])
     assert len(found.verdicts) == len(list(itertools.combinations(names, 2)))
-    assert {v.kind for v in found.verdicts} <= {Kind.identical, Kind.equal}
+    coarse = [v for v in found.verdicts if "bf16" in (v.a.name, v.b.name)]
+    assert {v.kind for v in found.verdicts if v not in coarse} <= {Kind.identical, Kind.equal}
+    assert Kind.different not in {v.kind for v in coarse}  # too coarse to be called the same from curves alone
 
 
 def test_a_twin_is_the_yardstick_and_no_run(runs: Callable[[str], Path], tmp_path: Path) -> None:
