@@ -1,4 +1,4 @@
-"""The verbs: run (the default) and plan. Heavy imports happen inside them, so that each answers at once."""
+"""The verbs: run (the default), plan, compare, twin, recipes, keep. Heavy imports happen inside them, so that each answers at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.errors import ConfigError, Problem, RunnerError
 
-VERBS = ("run", "plan")
+VERBS = ("run", "plan", "compare", "twin", "recipes", "keep")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
 
             print(BASH, end="")
             return 0
-        return _plan(arguments) if verb == "plan" else _run(arguments)
+        verbs = {"plan": _plan, "compare": _compare, "twin": _twin, "recipes": _recipes, "keep": _keep}
+        return verbs.get(verb, _run)(arguments)
     except RunnerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -78,6 +79,39 @@ def _plan(arguments: list[str]) -> int:
     else:
         show_plan(plan)
     return 0
+
+
+def _compare(arguments: list[str]) -> int:
+    """Say whether runs are the same. Starts nothing and imports no torch."""
+    from runner.compare import command
+
+    return command.run(arguments)
+
+
+def _twin(arguments: list[str]) -> int:
+    """Run again from disturbed weights: the yardstick of `compare`."""
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        raise RunnerError("twin takes one run's folder: python -m runner twin outputs/DAY/RUN")
+    from runner.launch import warm
+
+    warm.warm_up()
+    from runner.twin import make_twin
+
+    return make_twin(Path(arguments[0]))
+
+
+def _recipes(arguments: list[str]) -> int:
+    """List the recipes, with where they come from."""
+    from runner.recipes import list_recipes
+
+    return list_recipes(arguments)
+
+
+def _keep(arguments: list[str]) -> int:
+    """Keep a run as the reference of a recipe."""
+    from runner.recipes import keep_reference
+
+    return keep_reference(arguments)
 
 
 def _version() -> str:

@@ -79,6 +79,7 @@ class Plan(_Frozen):
     memory: Memory
     notes: tuple[str, ...]  # what this setup cannot keep the same
     data: str | None = None  # fingerprint of the training items, once they are loaded
+    disturb: bool = False  # a twin: every weight starts one unit in its last place away from where it would
     config: Config
 
     def to_json(self) -> str:
@@ -245,8 +246,11 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
 
 
 def _digests(config: Config, arithmetic: Arithmetic) -> tuple[str, str]:
-    """Digests of the experiment and of the setup. The experiment holds the results of the arithmetic
-    (observed batch, scaled learning rate), not the ways that lead there."""
+    return _digest(experiment_of(config, arithmetic)), _digest(setup_of(config, arithmetic))
+
+
+def experiment_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
+    """What is trained: the results of the arithmetic (observed batch, scaled learning rate), not the ways that lead there."""
     values = config.model_dump(mode="json", by_alias=True)
     experiment = {k: values[k] for k in ("task", "schedule", "budget", "seed", "nonfinite", "early_stop")}
     experiment["optim"] = {**values["optim"], "lr": arithmetic.lr}
@@ -255,9 +259,15 @@ def _digests(config: Config, arithmetic: Arithmetic) -> tuple[str, str]:
     experiment["shuffle"] = values["data"]["shuffle"]
     if config.early_stop.metric is not None:
         experiment["eval"] = values["eval"]
+    return experiment
+
+
+def setup_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
+    """Where and how it is trained."""
+    values = config.model_dump(mode="json", by_alias=True)
     setup = {k: values[k] for k in ("hardware", "sync", "precision", "seeding", "link")}
     setup["per_device"], setup["accum"] = arithmetic.per_device, arithmetic.accum
-    return _digest(experiment), _digest(setup)
+    return setup
 
 
 def _digest(value: dict[str, Any]) -> str:

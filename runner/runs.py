@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 
 from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
-from runner.errors import ConfigError, RecordError, WorkerFailed
+from runner.errors import ConfigError, RecordError, RunnerError, WorkerFailed
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.local import launch
@@ -76,6 +77,31 @@ class Runs:
         """After the last job: the table of a sweep, also of one that was broken off."""
         if self._folders and self._folders[0][0].sweep is not None:
             show_sweep([(job.overrides, Summary.of(folder)) for job, folder in self._folders], self._out)
+            self._compare(self._folders[0][0].sweep)
+        recipe = next(
+            (o.partition("=")[2] for job, _ in self._folders for o in job.overrides if o.startswith("recipe=")), None
+        )
+        if recipe is not None:
+            from runner.recipes import show_against_reference
+
+            show_against_reference(recipe, [folder for _, folder in self._folders], self._out)
+
+    def _compare(self, sweep: Path) -> None:
+        """The verdicts on a sweep's jobs, and their page. Whatever hinders it must not hide how the jobs went."""
+        if len(self._folders) < 2:
+            return
+        from runner.compare.report import write
+        from runner.compare.session import compare
+        from runner.compare.table import show_verdicts
+
+        try:
+            comparison = compare([str(folder.path) for _, folder in self._folders])
+            show_verdicts(comparison, self._out)
+            write(comparison, sweep / "report.html")
+        except (RunnerError, OSError) as error:
+            self._out.print(f"not compared: {error}", markup=False, highlight=False, soft_wrap=True)
+            return
+        self._out.print(f"report: {sweep / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 
     def _create(self, job: Job) -> RunFolder:
         folder = create(job.folder, job.plan, job.config_yaml, job.overrides_yaml)

@@ -87,7 +87,20 @@ def make_experiment(plan: Plan, precision: Precision, backend: Backend) -> Exper
         )
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
         raise TaskError(f"{task.name}.model has lazy parameters without a shape: put one batch through it in model()")
-    return Experiment(task, precision.apply(model, backend.device), data)
+    model = precision.apply(model, backend.device)
+    if plan.disturb:
+        disturb(model, derive(config.seed, "twin"))
+    return Experiment(task, model, data)
+
+
+@torch.no_grad()
+def disturb(model: nn.Module, key: int) -> None:
+    """Move every weight by one unit in its last place, up or down at random: what a twin starts from."""
+    seed_generators(key)
+    for p in model.parameters():
+        values = torch.view_as_real(p) if p.is_complex() else p
+        away = torch.where(torch.rand(values.shape) < 0.5, -torch.inf, torch.inf).to(values.device, values.dtype)
+        values.copy_(torch.nextafter(values, away))
 
 
 def complete(plan: Plan, world: World, experiment: Experiment) -> Plan:

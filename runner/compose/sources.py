@@ -11,6 +11,8 @@ import os
 import re
 import secrets
 from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -22,6 +24,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 RECIPES_VARIABLE = "RUNNER_RECIPES"
+ENTRY_POINTS = "samestep.recipes"
 _FIELD = re.compile(r"\{(\w+)\}")
 
 
@@ -42,7 +45,23 @@ def recipe_folders() -> list[tuple[str, Path]]:
     here = Path("recipes").resolve()
     if here.is_dir() and here != folders[0][1]:
         folders.append(("working folder", here))
-    return folders
+    return folders + _of_packages()
+
+
+def _of_packages() -> list[tuple[str, Path]]:
+    """Folders of installed packages: an entry point `name = "package.of.recipes"` in the group `samestep.recipes`.
+
+    The package is found, not run, apart from those that it lies in.
+    """
+    found = []
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            spec = find_spec(point.value)
+        except (ImportError, ValueError):
+            spec = None
+        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+            found.append((f"package {point.value}", Path(place)))
+    return found
 
 
 class TemplateSource(FileConfigSource):

@@ -1,0 +1,15 @@
+"""Run folders -> verdicts: are they the same, where do they part, and why.
+
+columns.py  the rows of a file as arrays, a block of lines at a time
+read.py     run folders: which there are, what is wrong with them, their arrays
+align.py    two runs on the same updates: distances, and what must be equal to the bit
+verdict.py  the rule: whether distances are what rounding does
+cause.py    the first thing in the log that explains a difference
+pairs.py    the verdict on two runs, with its reason
+outcome.py  several seeds on both sides: a test of the outcome
+session.py  everything that one command compares
+facts.py    what is told beside the verdicts; table.py shows it on the terminal, report.py in a browser
+command.py  the command line
+
+No torch. The rule and its reasoning: docs/compare.md.
+"""

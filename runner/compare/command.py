@@ -1,0 +1,84 @@
+"""`python -m runner compare RUN RUN...`"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from runner.compare.facts import as_json
+from runner.compare.session import compare
+from runner.compare.table import show
+from runner.errors import RunnerError
+
+USAGE = """python -m runner compare RUN RUN... [--json] [--tolerance X] [--report FILE]
+
+RUN            a run's folder, a folder with runs below it (a sweep, a day), or a pattern in quotes
+--json         the verdicts for machines, instead of the table
+--tolerance X  the relative distance of losses and gradient norms that is put up with, instead of the rule
+--report FILE  also write a page with curves, differences, times and memory (one file, needs no network)
+
+Exit code: 0 the same, 1 different, 2 not comparable or unreadable. The rule is explained in docs/compare.md."""
+
+
+class UsageError(RunnerError):
+    """A command line that cannot be understood."""
+
+    exit_code = 2
+
+
+def run(arguments: list[str]) -> int:
+    """Compare what a command line names; returns the exit code."""
+    if "--help" in arguments or "-h" in arguments:
+        print(USAGE)
+        return 0
+    paths, options = _split(list(arguments))
+    if not paths:
+        raise UsageError(f"compare needs the folders of two or more runs\n\n{USAGE}")
+    tolerance = options.get("--tolerance")
+    comparison = compare(paths, _number(tolerance) if tolerance is not None else None)
+    if "--report" in options:
+        from runner.compare.report import write
+
+        write(comparison, Path(options["--report"]))
+    if "--json" in options:
+        print(json.dumps(as_json(comparison), indent=2, allow_nan=False))
+    else:
+        console = Console()
+        show(comparison, console)
+        if "--report" in options:
+            console.print(f"report: {options['--report']}", markup=False, highlight=False, soft_wrap=True)
+    return comparison.exit_code
+
+
+def _split(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    paths: list[str] = []
+    options: dict[str, str] = {}
+    while arguments:
+        argument = arguments.pop(0)
+        name, equals, value = argument.partition("=")
+        if argument == "--":
+            paths += arguments
+            break
+        if argument == "--json":
+            options[argument] = ""
+        elif name in ("--tolerance", "--report"):
+            if not equals and not arguments:
+                raise UsageError(f"{name} needs a value\n\n{USAGE}")
+            options[name] = value if equals else arguments.pop(0)
+        elif argument.startswith("-"):
+            raise UsageError(f"compare does not know {argument}; it takes --json, --tolerance X and --report FILE")
+        else:
+            paths.append(argument)
+    return paths, options
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"--tolerance: {text!r} is no relative distance; give a number such as 1e-5")
+    return value

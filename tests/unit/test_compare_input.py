@@ -1,0 +1,217 @@
+"""Folders that are damaged, foreign, unfinished or doubled: a clear line for each, and the rest is compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from runner import cli
+from runner.compare.session import Comparison, compare
+from runner.compare.verdict import Kind
+from tests.unit.compare_simulation import real
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("two")
+    real(root / "a", "accum=4", "budget.updates=12")
+    real(root / "b", "accum=4", "budget.updates=12")
+    return root
+
+
+@pytest.fixture
+def root(two: Path, tmp_path: Path) -> Path:
+    shutil.copytree(two, tmp_path / "outputs")
+    return tmp_path / "outputs"
+
+
+def reasons(found: Comparison) -> dict[str, str]:
+    return {x.path.name: x.reason for x in found.left_out}
+
+
+def still_compared(found: Comparison) -> bool:
+    return [(v.a.name, v.b.name, v.kind) for v in found.verdicts] == [("a", "b", Kind.identical)]
+
+
+def test_two_good_folders(root: Path) -> None:
+    found = compare([str(root)])
+    assert still_compared(found)
+    assert found.left_out == []
+    assert found.exit_code == 0
+
+
+DAMAGE = {
+    "no plan": (lambda p: (p / "plan.json").unlink(), "has no plan.json"),
+    "no status": (lambda p: (p / "status.json").unlink(), "has no status.json"),
+    "empty status": (lambda p: (p / "status.json").write_text(""), "status.json is not a run's status"),
+    "foreign status": (lambda p: (p / "status.json").write_text('{"state": "ok"}'), "the state is 'ok'"),
+    "plan is no JSON": (lambda p: (p / "plan.json").write_text("{"), "plan.json"),
+    "plan of another program": (lambda p: (p / "plan.json").write_text('{"a": 1}'), "no plan of this version"),
+    "plan is binary": (lambda p: (p / "plan.json").write_bytes(b"\xff\xfe\x00"), "plan.json"),
+    "no updates": (lambda p: (p / "updates.jsonl").unlink(), "has no updates.jsonl (finished)"),
+    "updates empty": (lambda p: (p / "updates.jsonl").write_text(""), "not a single update"),
+    "updates half a line": (lambda p: (p / "updates.jsonl").write_text('{"update": 1, "lo'), "not a single update"),
+    "updates foreign": (lambda p: (p / "updates.jsonl").write_text('{"step": 1}\n{"step": 2}\n'), "a row has no update"),
+    "updates no JSON": (lambda p: (p / "updates.jsonl").write_text("loss,1\nloss,2\n"), "not a row: b'loss,1'"),
+    "a line in the middle": (lambda p: _in_the_middle(p / "updates.jsonl"), "not a row"),
+    "a word for a loss": (lambda p: _word(p / "updates.jsonl"), "'high' is no number"),
+    "batches no JSON": (lambda p: (p / "batches.jsonl").write_text("?\n?\n"), "not a row"),
+    "evals foreign": (lambda p: (p / "evals.jsonl").write_text('{"x": 1}\n'), "a row has no update"),
+}  # fmt: skip
+
+
+def _in_the_middle(path: Path) -> None:
+    lines = path.read_text().splitlines(True)
+    path.write_text("".join([*lines[:5], "}}{\n", *lines[5:]]))
+
+
+def _word(path: Path) -> None:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows[3]["loss"] = "high"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_named_and_the_rest_compared(root: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(root / "a", root / "c")
+    damage, words = DAMAGE[name]
+    damage(root / "c")
+    found = compare([str(root)])
+    assert words in reasons(found)["c"]
+    assert still_compared(found)
+    assert found.exit_code == 2
+    assert cli.main(["compare", str(root)]) == 2
+    out = capsys.readouterr().out
+    assert words in out
+    assert "Traceback" not in out
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_folder(root: Path) -> None:
+    (root / "a" / "updates.jsonl").chmod(0)
+    assert "cannot be read: Permission denied" in reasons(compare([str(root)]))["a"]
+
+
+def test_folders_that_hold_no_run(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"\xff\xd8")
+    (tmp_path / "file").write_text("x")
+    paths = [root, tmp_path / "empty", tmp_path / "photos", tmp_path / "file", tmp_path / "gone", tmp_path / "none*"]
+    found = compare([str(p) for p in paths])
+    assert reasons(found) == {
+        "empty": "is empty",
+        "photos": "holds no run: no plan.json, no status.json, no updates.jsonl here or in a folder below",
+        "file": "is a file; give the run's folder",
+        "gone": "there is no such file or folder",
+        "none*": "no file or folder matches this pattern",
+    }
+    assert still_compared(found)
+
+
+def test_patterns_and_one_run_named_twice(root: Path) -> None:
+    found = compare([str(root / "[ab]"), str(root / "a"), str(root / "." / "b")])
+    assert still_compared(found)
+    assert found.exit_code == 0
+
+
+def test_a_run_that_goes_on_is_left_out_and_one_whose_process_is_gone_is_not(root: Path) -> None:
+    shutil.copytree(root / "a", root / "c")
+    status = {"state": "running", "pid": os.getpid(), "host": os.uname().nodename}
+    (root / "c" / "status.json").write_text(json.dumps(status))
+    found = compare([str(root)])
+    assert reasons(found) == {"c": "still running: 12 of 12 updates are done"}
+    assert still_compared(found)
+    status["pid"] = 2**22 + 1  # larger than any process id on Linux
+    (root / "c" / "status.json").write_text(json.dumps(status))
+    lines = (root / "c" / "updates.jsonl").read_text().splitlines(True)
+    (root / "c" / "updates.jsonl").write_text("".join(lines[:7]) + lines[7][:30])
+    found = compare([str(root)])
+    verdict = next(v for v in found.verdicts if v.b.name == "c")
+    assert (verdict.kind, verdict.first) == (Kind.different, 8)
+    assert "its process is gone" in verdict.reason
+    assert "the last line of updates.jsonl is cut" in verdict.b.notes
+
+
+def test_two_copies_of_one_run_are_no_two_runs(root: Path) -> None:
+    shutil.copytree(root / "a", root / "copy of a")
+    found = compare([str(root)])
+    assert "is a copy of" in reasons(found)["copy of a"]
+    assert still_compared(found)
+    assert found.exit_code == 2
+    alone = compare([str(root / "a"), str(root / "copy of a")])
+    assert alone.verdicts == []
+    assert alone.exit_code == 2
+
+
+def test_a_resumed_run_counts_its_last_rows(root: Path) -> None:
+    path = root / "b" / "updates.jsonl"
+    lines = path.read_text().splitlines(True)
+    changed = json.loads(lines[5])
+    changed["loss"] *= 2
+    path.write_text("".join([*lines[:5], json.dumps(changed) + "\n", *lines[4:]]))  # update 6 wrong, then 5 to 12 anew
+    found = compare([str(root)])
+    assert still_compared(found)
+    assert "resumed before update 5" in found.runs[1].notes
+    # the control: a resumed run that goes another way
+    path.write_text("".join([*lines, *lines[4:5], json.dumps(changed) + "\n", *lines[6:]]))
+    verdict = compare([str(root)]).verdicts[0]
+    assert (verdict.kind, verdict.first) == (Kind.different, 6)
+
+
+def test_a_missing_row_in_between(root: Path) -> None:
+    path = root / "b" / "updates.jsonl"
+    lines = path.read_text().splitlines(True)
+    path.write_text("".join(lines[:6] + lines[7:]))
+    verdict = compare([str(root)]).verdicts[0]
+    assert (verdict.kind, verdict.first) == (Kind.different, 7)
+    assert "1 updates have no row" in " ".join(verdict.b.notes)
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "ünï 名前", "<b>bold</b>&amp;", "[red]markup[/red]", "-dash", "quote'\""]
+)
+def test_odd_names_are_shown_as_they_are(root: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = (root / "b").rename(root / name.replace("/", "∕"))
+    assert cli.main(["compare", str(root), "--report", str(root / "report.html")]) == 0
+    assert folder.name in capsys.readouterr().out
+    page = (root / "report.html").read_text()
+    assert "<b>bold" not in page
+    assert cli.main(["compare", "--json", str(root)]) == 0
+    assert folder.name in {r["name"] for r in json.loads(capsys.readouterr().out)["runs"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "compare needs the folders"),
+        (["--colour"], "compare does not know --colour"),
+        (["a", "--tolerance"], "--tolerance needs a value"),
+        (["a", "--tolerance", "much"], "'much' is no relative distance"),
+        (["a", "--tolerance=-1"], "'-1' is no relative distance"),
+    ],
+)
+def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_one_run_is_nothing_to_compare(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["compare", str(root / "a")]) == 2
+    assert "it takes two runs" in capsys.readouterr().out
+
+
+def test_compare_imports_no_torch(root: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from runner import cli; code = cli.main(['compare', sys.argv[1], '--report', sys.argv[1] + '/r.html']);"
+        "assert not {'torch', 'hydra', 'omegaconf', 'sklearn'} & set(sys.modules), 'too much was imported'; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(root)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
