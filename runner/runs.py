@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from rich.console import Console
 
 from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
-from runner.errors import ConfigError, WorkerFailed
+from runner.errors import ConfigError, TrackerError, WorkerFailed
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.local import launch
@@ -18,6 +19,8 @@ from runner.launch.progress import Progress
 from runner.plan import Plan
 from runner.rundir import RunFolder, create, write_text
 from runner.summary import Summary, show_run, show_sweep
+from runner.tracker.check import check_tracker
+from runner.tracker.feed import Feed, open_tracker
 
 
 def check_runnable(plan: Plan) -> None:
@@ -27,6 +30,7 @@ def check_runnable(plan: Plan) -> None:
     if problem is not None:
         raise ConfigError([problem])
     check_arguments(task)
+    check_tracker(plan)
     check_hardware(plan)
 
 
@@ -45,10 +49,12 @@ class Runs:
         A failure is told here, and does not keep the sweep's other jobs from running.
         """
         try:
-            with recorded(lambda: self._create(job)) as folder:
+            with ExitStack() as when_recorded, recorded(lambda: self._create(job)) as folder:
                 write_text(folder.environment, capture(job.plan, self._command))
+                feed = Feed(folder, open_tracker(job.plan, folder))
+                when_recorded.callback(feed.finish)  # the tracker is told what the status says
                 launch(job.plan, folder, Progress(folder, self._out))
-        except WorkerFailed as error:
+        except (WorkerFailed, TrackerError) as error:
             self.exit_code = 1
             self._tell(error)
             self._say_where()
@@ -79,7 +85,7 @@ class Runs:
     def _say_where(self) -> None:
         self._out.print(f"run folder: {self._folders[-1][1].path}", highlight=False, soft_wrap=True)
 
-    def _tell(self, error: WorkerFailed) -> None:
-        if error.trace:
+    def _tell(self, error: WorkerFailed | TrackerError) -> None:
+        if isinstance(error, WorkerFailed) and error.trace:
             print(error.trace, file=sys.stderr, end="")
         print(error, file=sys.stderr)

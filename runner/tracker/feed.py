@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from typing import Any
 
 from runner.errors import TrackerError
@@ -25,7 +24,7 @@ PATIENCE = 2.0  # seconds that the last rows may take before the user is told wh
 
 
 def open_tracker(plan: Plan, folder: RunFolder) -> Tracker:
-    """The tracker that the plan asks for, started. Raises TrackerError if it cannot be, and marks the run as failed."""
+    """The tracker that the plan asks for, started. Raises TrackerError if it cannot be."""
     chosen = plan.config.tracker
     try:
         if chosen.name == "local" or is_off(plan):
@@ -41,20 +40,13 @@ def open_tracker(plan: Plan, folder: RunFolder) -> Tracker:
         from runner.tracker.mlflow import Mlflow
 
         return Mlflow(plan, chosen, folder)
-    except KeyboardInterrupt:
-        folder.write_status("interrupted", reason="ended by SIGINT", finished=time.time())
-        raise
     except Exception as error:  # of a package that is not ours: anything
         first = (str(error).splitlines() or [""])[0]
-        problem = TrackerError(f"tracker={chosen.name} cannot be started: {type(error).__name__}: {first}")
-        folder.write_status("failed", reason=str(problem), finished=time.time())
-        raise problem from error
+        raise TrackerError(f"tracker={chosen.name} cannot be started: {type(error).__name__}: {first}") from error
 
 
 class Feed:
-    """Feeds one tracker from one run's folder, from `start` to `finish`."""
-
-    interval = float("inf")  # nothing to show: the thread has its own pace
+    """Feeds one tracker from one run's folder, from its making to `finish`."""
 
     def __init__(self, folder: RunFolder, tracker: Tracker):
         self._folder, self._tracker = folder, tracker
@@ -67,9 +59,6 @@ class Feed:
         self._thread = threading.Thread(target=self._follow, name="samestep-tracker", daemon=True)
         if not isinstance(tracker, Local):
             self._thread.start()
-
-    def show(self) -> None:
-        """Nothing to show."""
 
     def finish(self) -> None:
         """The run has ended and its status is written: hand over what is left, and close the tracker."""
