@@ -4,6 +4,7 @@ RunnerError
 |-- ConfigError        the configuration cannot be run; holds every Problem that was found (exit 2)
 |-- TaskError          a task breaks its contract: what it returned, and what is expected
 |-- NonFiniteError     a loss or a gradient is no longer a number: rank, update, micro-batch
+|-- TrackerError       a tracker cannot be started
 |-- WorkerFailed       a rank ended early: its rank and its own error
 `-- RecordError        a run's folder cannot be read, or already holds another run
 """
@@ -58,6 +59,10 @@ class NonFiniteError(RunnerError):
     def __init__(self, message: str, rank: int | None = None):
         self.rank = rank
         super().__init__(message)
+
+
+class TrackerError(RunnerError):
+    """A tracker that was asked for cannot be started: no login, no network, no place to write to."""
 
 
 class WorkerFailed(RunnerError):

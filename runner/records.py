@@ -81,6 +81,14 @@ def encode(row: Row) -> bytes:
     return to_json(values, inf_nan_mode="strings")
 
 
+def decode(line: str | bytes) -> dict[str, Any] | None:
+    """The row of a line; None for JSON that is no object. Raises ValueError for what is no JSON."""
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        return None
+    return {k: _SPECIAL.get(v, v) if isinstance(v, str) else v for k, v in row.items()}
+
+
 class Appender:
     """A file of rows, open for appending from the first row on."""
 
@@ -121,11 +129,11 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
         if not line:
             continue
         try:
-            row = json.loads(line)
+            row = decode(line)
         except ValueError:
             if number == len(lines):  # no newline after it: the write was cut
                 return
             row = None
-        if not isinstance(row, dict):
+        if row is None:
             raise RecordError(f"{path}: line {number} is not a row: {line[:60]!r}")
-        yield {k: _SPECIAL.get(v, v) if isinstance(v, str) else v for k, v in row.items()}
+        yield row

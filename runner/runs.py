@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from rich.console import Console
 from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
-from runner.errors import ConfigError, RecordError, RunnerError, WorkerFailed
+from runner.errors import ConfigError, RecordError, RunnerError, TrackerError, WorkerFailed
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.local import launch
@@ -20,6 +21,8 @@ from runner.launch.progress import Progress
 from runner.plan import Plan
 from runner.rundir import RunFolder, create, write_text
 from runner.summary import Summary, show_run, show_sweep
+from runner.tracker.check import check_tracker
+from runner.tracker.feed import Feed, open_tracker
 
 
 def check_runnable(plan: Plan) -> None:
@@ -29,6 +32,7 @@ def check_runnable(plan: Plan) -> None:
     if problem is not None:
         raise ConfigError([problem])
     check_arguments(task)
+    check_tracker(plan)
     check_hardware(plan)
 
 
@@ -54,10 +58,12 @@ class Runs:
         A failure is told here, and does not keep the sweep's other jobs from running.
         """
         try:
-            with recorded(lambda: self._create(job)) as folder:
+            with ExitStack() as when_recorded, recorded(lambda: self._create(job)) as folder:
                 write_text(folder.environment, capture(job.plan, self._command))
+                feed = Feed(folder, open_tracker(job.plan, folder))
+                when_recorded.callback(feed.finish)  # the tracker is told what the status says
                 launch(job.plan, folder, Progress(folder, self._out))
-        except (WorkerFailed, RecordError) as error:
+        except (WorkerFailed, RecordError, TrackerError) as error:
             self.exit_code = 1
             self._tell(error)
             self._say_where()
@@ -114,7 +120,7 @@ class Runs:
         self._out.print(f"run folder: {self._folders[-1][1].path}", highlight=False, soft_wrap=True)
 
     @staticmethod
-    def _tell(error: WorkerFailed | RecordError) -> None:
+    def _tell(error: RunnerError) -> None:
         if isinstance(error, WorkerFailed) and error.trace:
             print(error.trace, file=sys.stderr, end="")
         print(error, file=sys.stderr)

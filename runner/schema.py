@@ -91,6 +91,12 @@ class StopMode(str, Enum):
         return 1 if self is StopMode.min else -1
 
 
+class TrackerMode(str, Enum):
+    offline = "offline"
+    online = "online"
+    disabled = "disabled"
+
+
 class Section(BaseModel):
     """A part of the configuration: frozen, no unknown keys, no silent conversions."""
 
@@ -200,8 +206,25 @@ class Link(Section):
     name: Literal["none"]
 
 
-class Tracker(Section):
+class LocalTracker(Section):
     name: Literal["local"]
+
+
+class WandbTracker(Section):
+    name: Literal["wandb"]
+    mode: TrackerMode
+    project: Annotated[str, Field(min_length=1)]
+    entity: str | None
+
+
+class TensorboardTracker(Section):
+    name: Literal["tensorboard"]
+
+
+class MlflowTracker(Section):
+    name: Literal["mlflow"]
+    project: Annotated[str, Field(min_length=1)]
+    folder: str | None
 
 
 class Budget(Section):
@@ -249,7 +272,7 @@ class Config(Section):
     seeding: Seeding
     lr_scaling: LrScaling
     link: Link
-    tracker: Tracker
+    tracker: Annotated[LocalTracker | WandbTracker | TensorboardTracker | MlflowTracker, Field(discriminator="name")]
     accum: PositiveInt
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     budget: Budget
@@ -291,7 +314,7 @@ def is_open(section: str, values: dict[str, Any]) -> bool:
 def _problem(error: Any, values: dict[str, Any]) -> Problem:
     """A validation error of pydantic in one line: the dotted key, what was found, what may stand there."""
     loc = [str(part) for part in error["loc"]]
-    tagged = len(loc) > 1 and loc[0] in ("optim", "schedule")
+    tagged = len(loc) > 1 and loc[0] in ("optim", "schedule", "tracker")
     if tagged:  # pydantic puts the chosen class between the section and the key
         loc.pop(1)
     if loc[-1] in ("int", "str", "constrained-int"):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from runner.errors import WorkerFailed
+from runner.errors import TrackerError, WorkerFailed
 from runner.rundir import RunFolder
 
 _STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -43,6 +43,9 @@ def recorded(create: Callable[[], RunFolder]) -> Iterator[RunFolder]:
             raise
         except (KeyboardInterrupt, Terminated) as error:
             _write(folder, "interrupted", reason=f"ended by {str(error) or 'SIGINT'}")
+            raise
+        except TrackerError as error:
+            _write(folder, "failed", reason=str(error))
             raise
         except BaseException as error:
             _write(folder, "failed", reason=f"{type(error).__name__}: {error}")

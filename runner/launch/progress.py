@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from runner.follow import Tail
 from runner.rundir import RunFolder
 
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
@@ -24,7 +24,7 @@ class Progress:
     def __init__(self, folder: RunFolder, console: Console):
         self.interval = 0.1 if console.is_terminal else 0.5
         self._folder, self._console = folder, console
-        self._rows, self._log = _Tail(folder.updates), _Tail(folder.log(0))
+        self._rows, self._log = Tail(folder.updates), Tail(folder.log(0))
         self._total: int | None = folder.read_plan().arithmetic.updates
         self._next_line = time.monotonic() + LINE_EVERY
         self._bar: Bar | None = None
@@ -62,21 +62,3 @@ class Progress:
         self.show()
         if self._bar is not None:
             self._bar.stop()
-
-
-class _Tail:
-    """The whole lines that a file has gained since the last look."""
-
-    def __init__(self, path: Path):
-        self._path, self._at, self._rest = path, 0, b""
-
-    def lines(self) -> list[str]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        self._at += len(data)
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        return [line.decode(errors="replace") for line in whole if line]
