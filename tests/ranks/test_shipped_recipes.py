@@ -93,3 +93,17 @@ def test_quickstart_trains_the_default_task(tmp_path: Path) -> None:
     done = run(tmp_path, "quickstart", "budget.updates=2")
     assert column(done, "update") == [[1, 2]]
     assert "accuracy" in done.out
+
+
+def test_a_reference_of_a_shipped_recipe_may_lie_in_a_folder_of_ones_own(tmp_path: Path) -> None:
+    done = run(tmp_path, "quickstart", "budget.updates=6")
+    own, start = tmp_path / "own", done.folder
+    kept = runner(start, "keep", str(done.run()), "recipe=quickstart", "--to", str(own)).expect(0)
+    assert f"note: it is found once RUNNER_RECIPES names {own}" in kept.out
+    assert [f.name for f in own.iterdir()] == ["quickstart.reference.json"]
+    words = "against the reference of recipe=quickstart: "
+    assert words not in runner(start, "recipe=quickstart", "budget.updates=6").expect(0).out
+    again = runner(start, "recipe=quickstart", "budget.updates=6", "seed=1", RUNNER_RECIPES=str(own)).expect(0)
+    assert f"{words}not comparable: seed 42 against 1" in again.out
+    again = runner(start, "recipe=quickstart", "budget.updates=6", RUNNER_RECIPES=str(own)).expect(0)
+    assert f"{words}equal" in again.out or f"{words}identical" in again.out
