@@ -1,12 +1,15 @@
 """Recipes: which there are, where they come from, and the references kept beside them.
 
-Recipes come from the installation, from every folder in RUNNER_RECIPES, from `recipes/` in the working folder, from folders given with
---config-dir, and from installed packages that name one in the entry point group `samestep.recipes`.
+Recipes come from the installation, from every folder in RUNNER_RECIPES, from folders given with --config-dir, from `recipes/` in the
+working folder, and from installed packages that name one in the entry point group `samestep.recipes`. The first that has
+one of a name is the one that `recipe=NAME` takes; the others are listed as hidden.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,25 +21,29 @@ from rich.table import Table
 from runner.compare.pairs import Verdict
 from runner.compare.read import LeftOut, read_run
 from runner.compare.reference import ENDING, against, keep, read_references
-from runner.compose.sources import recipe_folders
+from runner.compose.sources import RECIPES_VARIABLE, given_folders, install, recipe_folders, recipes_in
 from runner.errors import ConfigError, Problem, RecordError
 from runner.rundir import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A recipe as it lies in its folder."""
+    """A recipe as it lies in its folder. `hidden_by` names who provides another one of that name, which is found first."""
 
     name: str
     provider: str
     file: Path
+    hidden_by: str | None = None
 
     @property
     def about(self) -> str:
-        """Its doc line: the first comment that is no instruction to Hydra."""
+        """Its doc line: the first comment at its top that says something and is no instruction to Hydra."""
         for line in self.file.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("#") and "@package" not in line:
-                return line.lstrip("# ").strip()
+            text = line.strip("# \t")
+            if line.startswith("#") and text and not text.startswith("@package"):
+                return text
+            if text and not line.startswith("#"):
+                break
         return ""
 
     @property
@@ -45,21 +52,32 @@ class Recipe:
 
 
 def recipes(config_folders: Sequence[Path] = ()) -> list[Recipe]:
-    """All recipes by name. Where two folders have one of the same name, the one that Hydra would take comes first."""
-    folders = [("--config-dir", f / "recipe") for f in config_folders] + recipe_folders()
-    found: dict[str, Recipe] = {}
-    for provider, folder in folders:
-        for file in sorted(folder.glob("*.yaml")):
-            found.setdefault(file.stem, Recipe(file.stem, provider, file))
-    return sorted(found.values(), key=lambda r: r.name)
+    """All recipes, by name; of those with one name the one that is found first stands first."""
+    install(config_folders)
+    first: dict[str, str] = {}
+    found = []
+    for provider, folder in recipe_folders():
+        for file in recipes_in(folder):
+            found.append(Recipe(file.stem, provider, file, first.get(file.stem)))
+            first.setdefault(file.stem, provider)
+    return sorted(found, key=lambda r: r.name)
 
 
 def find(name: str, config_folders: Sequence[Path] = ()) -> Recipe:
     """A recipe by its name. Raises ConfigError."""
-    known = {r.name: r for r in recipes(config_folders)}
+    known = {r.name: r for r in recipes(config_folders) if r.hidden_by is None}
     if name not in known:
-        raise ConfigError([Problem("recipe", f"there is no recipe '{name}'", f"There are: {', '.join(known)}")])
+        close = difflib.get_close_matches(name, list(known), 1)
+        meant = f"Did you mean recipe={close[0]}? " if close else ""
+        raise ConfigError([Problem("recipe", f"there is no recipe '{name}'", f"{meant}There are: {', '.join(known)}")])
     return known[name]
+
+
+def reference_of(name: str) -> Path | None:
+    """The file with a recipe's reference: beside the recipe, or in another folder of recipes; None where there is none."""
+    file = name + ENDING
+    own = [r.reference for r in recipes(given_folders()) if r.name == name and r.hidden_by is None]
+    return next((p for p in [*own, *(folder / file for _, folder in recipe_folders())] if p.is_file()), None)
 
 
 def list_recipes(arguments: list[str]) -> int:
@@ -79,7 +97,8 @@ def list_recipes(arguments: list[str]) -> int:
                 "about": r.about,
                 "from": r.provider,
                 "file": str(r.file),
-                "reference": r.reference.exists(),
+                "hidden_by": r.hidden_by,
+                "reference": r.hidden_by is None and reference_of(r.name) is not None,
             }
             for r in known
         ]
@@ -87,8 +106,11 @@ def list_recipes(arguments: list[str]) -> int:
         return 0
     table = Table(box=None, pad_edge=False, show_header=False)
     for recipe in known:
-        kept = " (has a reference)" if recipe.reference.exists() else ""
-        table.add_row(f"recipe={recipe.name}", recipe.about + kept, f"{recipe.provider}: {recipe.file.parent}")
+        if recipe.hidden_by is not None:
+            note = f" (hidden by the one of {recipe.hidden_by})"
+        else:
+            note = " (has a reference)" if reference_of(recipe.name) is not None else ""
+        table.add_row(f"recipe={recipe.name}", recipe.about + note, f"{recipe.provider}: {recipe.file.parent}")
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = max(
@@ -99,27 +121,54 @@ def list_recipes(arguments: list[str]) -> int:
 
 
 def keep_reference(arguments: list[str]) -> int:
-    """`python -m runner keep RUN recipe=NAME`"""
-    names = [a.removeprefix("recipe=") for a in arguments if a.startswith("recipe=")]
-    paths = [Path(a) for a in arguments if not a.startswith("recipe=")]
+    """`python -m runner keep RUN recipe=NAME [--to FOLDER] [--config-dir DIR]`"""
+    words, options = _split(arguments)
+    names = [a.removeprefix("recipe=") for a in words if a.startswith("recipe=")]
+    paths = [Path(a) for a in words if not a.startswith("recipe=")]
     if len(names) != 1 or len(paths) != 1:
         raise ConfigError([Problem("keep", "needs a run and a recipe", "Type: python -m runner keep RUN recipe=NAME")])
-    recipe = find(names[0])
-    run = keep(paths[0], recipe.reference)
-    size = recipe.reference.stat().st_size
-    print(
-        f"kept {run.count} updates of {paths[0]} as the reference of recipe={recipe.name}: {recipe.reference} ({size:,} bytes)"
-    )
+    recipe = find(names[0], [Path(options["--config-dir"])] if "--config-dir" in options else [])
+    file = recipe.reference
+    if "--to" in options:
+        file = Path(options["--to"]).expanduser().resolve() / file.name
+        file.parent.mkdir(parents=True, exist_ok=True)
+    elif not os.access(file.parent, os.W_OK):
+        fix = "Choose a folder of your own: --to FOLDER"
+        raise ConfigError([Problem("keep", f"{file.parent} cannot be written to", fix)])
+    run = keep(paths[0], file)
+    size = file.stat().st_size
+    print(f"kept {run.count} updates of {paths[0]} as the reference of recipe={recipe.name}: {file} ({size:,} bytes)")
+    if file.parent not in [folder.resolve() for _, folder in recipe_folders()]:
+        print(f"note: it is found once {RECIPES_VARIABLE} names {file.parent}")
     return 0
+
+
+def _split(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
+    """What is no flag, and the flags with their values."""
+    words: list[str] = []
+    options: dict[str, str] = {}
+    queue = list(arguments)
+    while queue:
+        argument = queue.pop(0)
+        name, equals, value = argument.partition("=")
+        if not argument.startswith("-"):
+            words.append(argument)
+        elif name not in ("--to", "--config-dir"):
+            raise ConfigError([Problem(argument, "is not a flag of keep", "It takes --to FOLDER and --config-dir DIR")])
+        elif not equals and not queue:
+            raise ConfigError([Problem(name, "needs a folder", f"Type {name} FOLDER")])
+        else:
+            options[name] = value if equals else queue.pop(0)
+    return words, options
 
 
 def show_against_reference(name: str, folders: Sequence[RunFolder], console: Console) -> None:
     """The verdict of every run against the reference of its recipe, if there is one."""
-    recipe = next((r for r in recipes() if r.name == name and r.reference.exists()), None)
-    if recipe is None:
+    file = reference_of(name)
+    if file is None:
         return
     try:
-        references = read_references(recipe.reference)
+        references = read_references(file)
     except RecordError as error:
         console.print(f"reference: {error}", markup=False, highlight=False, soft_wrap=True)
         return

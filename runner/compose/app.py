@@ -43,7 +43,7 @@ PlanCheck = Callable[[Plan], object]
 
 def compose_one(line: CommandLine, plannable: PlanCheck = lambda _: None) -> Plan:
     """The plan of a command line. Raises ConfigError with every problem in it; `plannable` raises it for a plan."""
-    install()
+    install(line.config_folders)
     with loader(line.config_folders) as using:
         problems = overrides.find_problems(
             line.overrides, using, lambda o: values_of(o, using), lambda values: plannable(plan_of(values))
@@ -56,7 +56,7 @@ def compose_one(line: CommandLine, plannable: PlanCheck = lambda _: None) -> Pla
 def check(line: CommandLine, runnable: PlanCheck) -> None:
     """Raises ConfigError with every problem of a command line, of all jobs that it asks for. `runnable` raises it for
     a plan that cannot run on this machine."""
-    install()
+    install(line.config_folders)
     with loader(line.config_folders) as using:
         problems = overrides.find_problems(
             [o for o in line.overrides if not o.startswith("hydra") and not overrides.is_sweep(o, using)],
@@ -77,7 +77,7 @@ def run(line: CommandLine, job: JobFunction) -> None:
 
     Raises SystemExit where Hydra ends the process: after --help, say, or when a job failed.
     """
-    install()
+    install(line.config_folders)
     started = False
 
     def entry(config: DictConfig) -> float | None:

@@ -7,12 +7,13 @@ folder that appears as the group `recipe`. All through Hydra's public plugins.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import secrets
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -24,8 +25,9 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 RECIPES_VARIABLE = "RUNNER_RECIPES"
-ENTRY_POINTS = "samestep.recipes"
+ENTRY_POINTS = "samestep.recipes"  # of entry points
 _FIELD = re.compile(r"\{(\w+)\}")
+_command_line: list[Path] = []  # the folders that --config-dir has named
 
 
 def data_folder(name: str) -> Path:
@@ -38,30 +40,45 @@ def data_folder(name: str) -> Path:
 
 
 def recipe_folders() -> list[tuple[str, Path]]:
-    """Folders that recipes come from, with the name of who provides them; the first that has a recipe wins."""
+    """Folders that recipes come from, with the name of who provides them; the first that has a recipe wins.
+
+    Those of the installation stand first, so that a shipped recipe means the same everywhere.
+    """
     folders = [("samestep", data_folder("recipes"))]
     for path in filter(None, os.environ.get(RECIPES_VARIABLE, "").split(os.pathsep)):
         folders.append((RECIPES_VARIABLE, Path(path).expanduser().resolve()))
+    for given in _command_line:
+        folders += [("--config-dir", given / name) for name in ("recipes", "recipe", "") if (given / name).is_dir()]
     here = Path("recipes").resolve()
-    if here.is_dir() and here != folders[0][1]:
+    if here.is_dir():
         folders.append(("working folder", here))
-    return folders + _of_packages()
+    folders += [(f"package {name}", folder) for name, folder in _package_folders()]
+    once: dict[Path, str] = {}
+    for provider, folder in folders:
+        once.setdefault(folder, provider)
+    return [(provider, folder) for folder, provider in once.items()]
 
 
-def _of_packages() -> list[tuple[str, Path]]:
-    """Folders of installed packages: an entry point `name = "package.of.recipes"` in the group `samestep.recipes`.
+def given_folders() -> list[Path]:
+    """The folders that the command line has given by --config-dir."""
+    return list(_command_line)
 
-    The package is found, not run, apart from those that it lies in.
+
+def recipes_in(folder: Path) -> list[Path]:
+    """The recipes of a folder. A `config.yaml` is none: in a folder given by --config-dir it is the main configuration."""
+    return sorted(f for f in folder.glob("*.yaml") if f.stem != "config")
+
+
+def _package_folders() -> Iterator[tuple[str, Path]]:
+    """Folders inside installed packages that declare them: `[project.entry-points."samestep.recipes"] any = "package.folder"`.
+
+    Nothing is imported, not even the packages around the folder: a recipe is never code.
     """
-    found = []
-    for point in entry_points(group=ENTRY_POINTS):
-        try:
-            spec = find_spec(point.value)
-        except (ImportError, ValueError):
-            spec = None
-        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
-            found.append((f"package {point.value}", Path(place)))
-    return found
+    for entry in sorted(entry_points(group=ENTRY_POINTS)):
+        top, *inside = entry.value.split(".")
+        spec = importlib.util.find_spec(top)
+        for root in (spec.submodule_search_locations or []) if spec is not None else []:
+            yield entry.value, Path(root, *inside)
 
 
 class TemplateSource(FileConfigSource):
@@ -126,14 +143,14 @@ class RecipeSource(FileConfigSource):
 
     def is_config(self, config_path: str) -> bool:
         inside = self._inside(config_path)
-        return bool(inside) and super().is_config(str(inside))
+        return bool(inside) and inside != "config" and super().is_config(str(inside))
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         if config_path == "":
             return ["recipe"] if results_filter in (None, ObjectType.GROUP) else []
         if results_filter is ObjectType.GROUP or self._inside(config_path) != "":
             return []
-        return sorted(f.stem for f in Path(self.path).glob("*.yaml"))
+        return [f.stem for f in recipes_in(Path(self.path))]
 
     def load_config(self, config_path: str) -> ConfigResult:
         result = super().load_config(str(self._inside(config_path)))
@@ -152,9 +169,14 @@ class SamestepSearchPath(SearchPathPlugin):
             search_path.append(provider, f"recipes://{folder}")
 
 
+def install(config_folders: Sequence[Path] = ()) -> None:
+    """Register what this module adds to Hydra, and where a command line's --config-dir may have recipes."""
+    _command_line[:] = config_folders
+    _register()
+
+
 @cache
-def install() -> None:
-    """Register what this module adds to Hydra. Once per process."""
+def _register() -> None:
     for plugin in (TemplateSource, RecipeSource, SamestepSearchPath):
         Plugins.instance().register(plugin)
     OmegaConf.register_new_resolver("samestep.token", lambda: secrets.token_hex(2), use_cache=True, replace=True)

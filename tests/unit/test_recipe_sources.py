@@ -1,0 +1,116 @@
+"""Where recipes come from: folders given on the command line, packages that are never imported, and which one wins."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from runner.compose.app import compose_one
+from runner.compose.arguments import parse
+from runner.errors import ConfigError
+from runner.plan import Plan
+from runner.recipes import keep_reference, list_recipes, recipes
+
+
+@pytest.fixture(autouse=True)
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that commands are started in."""
+    folder = tmp_path / "start"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("RUNNER_RECIPES", raising=False)
+    return folder
+
+
+def plan(*arguments: str) -> Plan:
+    return compose_one(parse(arguments))
+
+
+def write(folder: Path, name: str, accum: int, line: str = "# Some recipe.") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.yaml").write_text(f"{line}\naccum: {accum}\n")
+    return folder
+
+
+@pytest.mark.parametrize("inside", ["recipes", "recipe", "."])
+def test_a_folder_given_on_the_command_line_may_hold_recipes(inside: str, tmp_path: Path) -> None:
+    write(tmp_path / "given" / inside, "mine", 4)
+    (tmp_path / "given" / "config.yaml").write_text("no recipe, whatever it is\n")
+    assert plan("--config-dir", str(tmp_path / "given"), "recipe=mine").config.accum == 4
+    assert plan(f"--config-dir={tmp_path / 'given'}", "recipe=mine", "accum=2").config.accum == 2
+    assert "config" not in {r.name for r in recipes([tmp_path / "given"])}
+    with pytest.raises(ConfigError, match="'mine'"):
+        plan("recipe=mine")  # the control: the folder of an earlier command is forgotten
+
+
+def test_the_first_of_a_name_is_taken_and_the_others_are_listed_as_hidden(
+    tmp_path: Path, start: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(start / "recipes", "mine", 16)
+    write(tmp_path / "given" / "recipes", "mine", 8)
+    given = ("--config-dir", str(tmp_path / "given"))
+    assert plan("recipe=mine").config.accum == 16
+    assert plan(*given, "recipe=mine").config.accum == 8
+    monkeypatch.setenv("RUNNER_RECIPES", str(write(tmp_path / "team", "mine", 4)))
+    write(tmp_path / "team", "quickstart", 32)
+    assert plan(*given, "recipe=mine").config.accum == 4
+    assert plan("recipe=quickstart").config.accum == 1, "what is shipped means the same everywhere"
+    assert list_recipes(["--json", *given]) == 0
+    listed = [(r["name"], r["from"], r["hidden_by"]) for r in json.loads(capsys.readouterr().out)]
+    assert [entry for entry in listed if entry[0] in ("mine", "quickstart")] == [
+        ("mine", "RUNNER_RECIPES", None),
+        ("mine", "--config-dir", "RUNNER_RECIPES"),
+        ("mine", "working folder", "RUNNER_RECIPES"),
+        ("quickstart", "samestep", None),
+        ("quickstart", "RUNNER_RECIPES", "samestep"),
+    ]
+    list_recipes([])
+    assert "(hidden by the one of samestep)" in capsys.readouterr().out
+
+
+def test_a_package_with_recipes_is_found_and_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = tmp_path / "site"
+    write(site / "team_of_a_test" / "shared" / "recipes", "theirs", 4)
+    (site / "team_of_a_test" / "__init__.py").write_text("raise SystemError('imported')\n")
+    info = site / "team_of_a_test-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: team-of-a-test\nVersion: 1\n")
+    points = "[samestep.recipes]\nany = team_of_a_test.shared.recipes\nnone = not_there_of_a_test.recipes\n"
+    (info / "entry_points.txt").write_text(points)
+    with pytest.raises(ConfigError, match="'theirs'"):
+        plan("recipe=theirs")
+    monkeypatch.syspath_prepend(str(site))
+    assert plan("recipe=theirs").config.accum == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("# @package _global_\n# What it does.\naccum: 1\n", "What it does."),
+        ("#\n#   Indented, after an empty one.\n", "Indented, after an empty one."),
+        ("accum: 1\n# too late\n", ""),
+        ("# @package _global_\naccum: 1\n", ""),
+    ],
+)
+def test_the_doc_line_is_the_first_comment_that_says_something(text: str, about: str, start: Path) -> None:
+    (start / "recipes").mkdir()
+    (start / "recipes" / "mine.yaml").write_text(text)
+    assert [r.about for r in recipes() if r.name == "mine"] == [about]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "recipe=quikstart"], "Did you mean recipe=quickstart?"),
+        (["run", "recipe=quickstart", "--to"], "--to: needs a folder"),
+        (["run", "recipe=quickstart", "--into=x"], "--into=x: is not a flag of keep. It takes --to FOLDER"),
+        (["recipe=quickstart"], "Type: python -m runner keep RUN recipe=NAME"),
+    ],
+)
+def test_what_keep_cannot_do_is_told_in_a_line(arguments: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        keep_reference(arguments)
+    assert words in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
