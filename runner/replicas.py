@@ -44,6 +44,21 @@ def check_alike(world: World, model: nn.Module) -> None:
         )
 
 
+def statistics_note(model: nn.Module) -> tuple[str, ...]:
+    """A note for the plan on BatchNorm and its like, which can be told before training."""
+    kinds = sorted({type(m).__name__ for m in model.modules() if _has_statistics(m)})
+    if not kinds:
+        return ()
+    return (
+        f"{' and '.join(kinds)}: running statistics follow the micro-batches of each process, and those of rank 0 are evaluated "
+        "and saved, so they depend on processes and accum; GroupNorm and LayerNorm have none",
+    )
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return bool(getattr(module, "track_running_stats", False))
+
+
 class Buffers:
     """The buffers of a model, watched from before its first forward in training."""
 
@@ -52,20 +67,23 @@ class Buffers:
         self._versions = {name: buffer._version for name, buffer in model.named_buffers()}
 
     def notes(self) -> tuple[str, ...]:
-        """A note for the plan on the buffers that training has changed since; none if it changes none."""
+        """A note for the plan on the buffers that training has changed since, statistics apart; none if it changes none."""
         changed = self._changed()
         if not changed:
             return ()
         shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
-        kinds = {type(m).__name__ for m in self._model.modules() if getattr(m, "track_running_stats", False)}
-        advice = "; GroupNorm and LayerNorm have no such statistics" if kinds else ""
         return (
             f"training changes buffers of the model ({shown}). They follow the micro-batches of each process, and those of "
-            f"rank 0 are evaluated and saved, so they depend on processes and accum{advice}",
+            "rank 0 are evaluated and saved, so they depend on processes and accum",
         )
 
     def _changed(self) -> list[str]:
-        return [n for n, b in self._model.named_buffers() if self._versions.get(n) != b._version]
+        known = {id(b) for m in self._model.modules() if _has_statistics(m) for b in m.buffers(recurse=False)}
+        return [
+            name
+            for name, buffer in self._model.named_buffers()
+            if self._versions.get(name) != buffer._version and id(buffer) not in known
+        ]
 
     @contextmanager
     def of_rank_zero(self, world: World) -> Iterator[None]:

@@ -23,7 +23,7 @@ from runner.loop import Training, train
 from runner.losses import Losses
 from runner.plan import Plan, Sizes
 from runner.precision import Precision
-from runner.replicas import Buffers, check_alike, share
+from runner.replicas import Buffers, check_alike, share, statistics_note
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
@@ -118,7 +118,8 @@ def complete(plan: Plan, world: World, experiment: Experiment) -> Plan:
     still = (
         "the model is in eval mode and is trained as it is: no dropout, no statistics. Call train() on it in model()"
     )
-    return plan.with_sizes(sizes, mine[1], () if experiment.model.training else (still,))
+    notes = statistics_note(experiment.model) + (() if experiment.model.training else (still,))
+    return plan.with_sizes(sizes, mine[1], notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +193,9 @@ def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, b
             f"the model draws random numbers (dropout, say), for a micro-batch of {size} items at a time: they are the same in "
             f"every setup with per_device={size}, which batch=auto keeps, and others where it differs",
         )
-    if notes and world.rank == 0:
-        rundir.write_text(folder.plan, plan.model_copy(update={"notes": plan.notes + notes}).to_json() + "\n")
+    if world.rank == 0:
+        update = {"notes": plan.notes + notes, "draws": streams.model_draws}
+        rundir.write_text(folder.plan, plan.model_copy(update=update).to_json() + "\n")
 
 
 def save_model(folder: RunFolder, world: World, model: nn.Module) -> None:

@@ -20,6 +20,8 @@ UNITS = {"fp64": 2.0**-53, "fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8, 
 SUMS = 4.0  # units that summing in another order costs where products and sums have the same format
 AVERAGED = 0.25  # and where products are rounded coarsely but summed finely, so that the errors average out
 JUMP = 150.0
+FIRST = 30.0  # the same for the first loss of a run, which both compute with the very same weights
+FIRST_KINK = 1e-2  # and there the largest jump of a gradient norm that one activation is credited with
 GROWTH = 2.0
 BLIND = 0.3  # from this tolerance on single updates say nothing
 FOLLOWS = 1.0  # a gradient that is off by d moves later losses by at most that times d
@@ -75,11 +77,12 @@ def judge(pair: Pair, twin: tuple[Array, Array] | None = None, flat: float | Non
         tolerance = np.full(len(pair.loss), flat)
         return Judged(tolerance, _first(pair.loss > flat), _first(pair.norm > flat), [], None)
     start_loss, start_norm = start_of(pair)
+    begins = bool(len(pair.updates)) and int(pair.updates[0]) == 1
     highest = max(float(pair.loss.max(initial=0)), float(pair.norm.max(initial=0)))
-    if highest <= JUMP * start_loss:  # the most common case, without the arithmetic below
+    if highest <= FIRST * start_loss:  # the most common case, without the arithmetic below
         return Judged(np.full(len(pair.loss), JUMP * start_loss), None, None, [], None)
     norm, kinks, norm_before = _judge_norm(pair, start_norm, twin)
-    tolerance = _tolerance(pair.loss, start_loss, norm_before)
+    tolerance = _tolerance(pair.loss, start_loss, norm_before, begins)
     if twin is not None:
         tolerance = np.maximum(tolerance, TWIN * _reach(twin[0], len(tolerance)))
     blind = _first(tolerance >= BLIND)
@@ -90,14 +93,17 @@ def judge(pair: Pair, twin: tuple[Array, Array] | None = None, flat: float | Non
     return Judged(tolerance, _first(breaks), norm, [k for k in kinks if blind is None or k < blind], blind)
 
 
-def _tolerance(loss: Array, start: float, norm_before: Array) -> Array:
-    """For each update, from what came before it."""
+def _tolerance(loss: Array, start: float, norm_before: Array, begins: bool) -> Array:
+    """For each update, from what came before it; `begins` says that the first one is the runs' own first."""
     steps = np.arange(len(loss)) * np.log2(GROWTH)
     highest = np.log2(np.maximum.accumulate(np.concatenate([[start], np.maximum(loss[:-1], start)])))
     with np.errstate(invalid="ignore"):
         limited = np.minimum.accumulate(highest - steps) + steps
         reached: Array = np.exp2(np.minimum(limited, 0))
-    return np.maximum(JUMP * reached, FOLLOWS * norm_before)
+    tolerance: Array = np.maximum(JUMP * reached, FOLLOWS * norm_before)
+    if begins:
+        tolerance[:1] = FIRST * start
+    return tolerance
 
 
 def _judge_norm(pair: Pair, start: float, twin: tuple[Array, Array] | None) -> tuple[int | None, list[int], Array]:
@@ -120,6 +126,8 @@ def _is_fault(pair: Pair, index: int, start: float) -> bool:
     """Whether a jump of the gradient norm is more than an activation at a kink can do."""
     jump, norm = pair.norm[index], pair.norm
     if jump > max(KINK, JUMP * start):
+        return True
+    if int(pair.updates[index]) == 1 and jump > max(FIRST_KINK, JUMP * start):
         return True
     if not (norm[:index].any() or pair.loss[: index + 1].any()):
         return True  # the first difference of all: the weights were the same, and so there was nothing to tip over

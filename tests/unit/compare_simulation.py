@@ -29,6 +29,7 @@ from runner.loop import average_and_clip
 from runner.plan import Plan
 from runner.precision import Precision
 from runner.records import BatchRow, UpdateRow
+from runner.replicas import Buffers
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
 from runner.seeding import Streams
@@ -130,6 +131,7 @@ class Simulated:
             self.folder,
             self.task,
             self.model,
+            Buffers(self.model),
             self.streams,
             self.precision,
             torch.device("cpu"),
