@@ -35,7 +35,9 @@ class Streams:
 
     def __init__(self, seed: int, exact: bool, rank: int, device: torch.device, unknown_optimizer: bool = False):
         self.seed, self.exact, self._device, self._unknown_optimizer = seed, exact, device, unknown_optimizer
-        self.model_draws: bool | None = None  # whether the last micro-batch of the first window drew numbers; None: unknown
+        self.model_draws: bool | None = (
+            None  # whether the last micro-batch of the first window drew numbers; None: unknown
+        )
         self._begun: tuple[object, ...] | None = None
         if not exact:
             seed_generators(derive(seed, "process", rank), device)
