@@ -1,7 +1,7 @@
 """Evaluation, exact over processes: every item counts once, whatever the number of processes.
 
 The items are cut into batches of `per_device`, the same batches for every number of processes; each process takes
-a contiguous share of them, and sums are added up in fp64. Training's streams and the model's mode are left as they were.
+a contiguous share of them, and their sums are added up without any rounding before the last. Training's streams and the model's mode are left as they were.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from math import inf, isnan
+from math import fsum, inf, isnan
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from runner.task import Adopted, check_loss, check_metrics
 from runner.window import Window
 from runner.world import World
 
-Sums = dict[str, tuple[float, float]]
+Terms = dict[str, tuple[list[float], list[float]]]  # by name: every batch's sum, and its weight
 
 
 class Evaluation:
@@ -59,7 +59,7 @@ class Evaluation:
         if self._data is None:
             return
         with self._evaluating(0):
-            found = self._sum_up(0, islice(self._batches(), 1))
+            found = self._terms(0, islice(self._batches(), 1))
         metric = self._plan.config.early_stop.metric
         if metric is not None and found and metric not in found:
             raise _no_metric(metric, found)
@@ -89,7 +89,7 @@ class Evaluation:
 
     def _evaluate(self, update: int, epoch: int) -> EvalRow:
         with self._evaluating(update):
-            mine = self._sum_up(update, self._batches())
+            mine = self._terms(update, self._batches())
         sums = _add(self._world.gather(mine))
         means = {name: total / weight if weight else None for name, (total, weight) in sums.items()}
         weight = sums.get("loss", (0.0, 0.0))[1]
@@ -107,8 +107,8 @@ class Evaluation:
                 for module, mode in modes:
                     module.training = mode
 
-    def _sum_up(self, update: int, batches: Iterable[tuple[int, Any]]) -> Sums:
-        """This process's share of every sum."""
+    def _terms(self, update: int, batches: Iterable[tuple[int, Any]]) -> Terms:
+        """This process's share of what is to be added up."""
         found: dict[str, list[tuple[Tensor | float, Tensor | float]]] = defaultdict(list)
         for number, batch in batches:
             if self._streams.exact:
@@ -117,7 +117,7 @@ class Evaluation:
                 found["loss"].append(check_loss(self._task.loss(self._model, batch), self._task.name))
                 for name, pair in check_metrics(self._task.metrics(self._model, batch), self._task.name).items():
                     found[name].append(pair)
-        return {name: (_total(p[0] for p in pairs), _total(p[1] for p in pairs)) for name, pairs in found.items()}
+        return {name: (_read(p[0] for p in pairs), _read(p[1] for p in pairs)) for name, pairs in found.items()}
 
     def _batches(self) -> Any:
         size, seed = self._plan.arithmetic.per_device, self._plan.config.seed
@@ -151,21 +151,23 @@ def _no_metric(name: str, known: Iterable[str]) -> TaskError:
     return TaskError(f"early_stop.metric={name}: the evaluation has {', '.join(known)}")
 
 
-def _total(values: Any) -> float:
-    """The sum in fp64; tensors are added on their device and read once."""
-    tensors, known = [], 0.0
-    for value in values:
-        if isinstance(value, Tensor):
-            tensors.append(value.detach().to(torch.float64).reshape(()))
-        else:
-            known += value
-    return known + (torch.stack(tensors).sum().item() if tensors else 0.0)
+def _read(values: Iterable[Tensor | float]) -> list[float]:
+    """Values as numbers; tensors are read from their device at once."""
+    found = list(values)
+    tensors = [v.detach().to(torch.float64).reshape(()) for v in found if isinstance(v, Tensor)]
+    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+    return [next(numbers) if isinstance(v, Tensor) else float(v) for v in found]
 
 
-def _add(shares: list[Sums]) -> Sums:
-    sums: dict[str, tuple[float, float]] = {}
-    for share in shares:
-        for name, (total, weight) in share.items():
-            before = sums.get(name, (0.0, 0.0))
-            sums[name] = (before[0] + total, before[1] + weight)
-    return sums
+def _add(shares: list[Terms]) -> dict[str, tuple[float, float]]:
+    """The sums over all processes: the same to the last bit, however the terms are spread over them."""
+    names = dict.fromkeys(name for share in shares for name in share)
+    return {n: (_sum(s[n][0] for s in shares if n in s), _sum(s[n][1] for s in shares if n in s)) for n in names}
+
+
+def _sum(lists: Iterable[list[float]]) -> float:
+    terms = [term for terms in lists for term in terms]
+    try:
+        return fsum(terms)
+    except (OverflowError, ValueError):  # too large, or infinities of both signs
+        return sum(terms)

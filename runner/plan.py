@@ -14,13 +14,15 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from runner.demands import unmet
 from runner.errors import ConfigError, Problem
-from runner.schema import BatchMode, Config, Device, PrecisionName, Remainder, ScalingRule, SyncPolicy
+from runner.schema import BatchMode, Config, PrecisionName, Remainder, ScalingRule, SeedingMode, SyncPolicy
 from runner.window import Windows, windows_per_epoch
 
 VERSION = 1
 CARRIER_ELEMENTS = 2  # the window's loss total and weight, which travel with the gradient
 BUCKET_BYTES = 25 * 2**20
+TREE_BUCKET_BYTES = 2**20  # of seeding=bitwise
 
 
 class _Frozen(BaseModel):
@@ -128,16 +130,12 @@ def make_plan(config: Config, sizes: Sizes | None = None) -> Plan:
 
 def _cross_field(config: Config) -> Iterator[Problem]:
     """Everything that no single field can tell."""
-    hardware, budget, name = config.hardware, config.budget, config.precision.name
+    hardware, budget = config.hardware, config.budget
     if budget.epochs is None and budget.updates is None:
         yield Problem("budget", "neither epochs nor updates are set", "Set budget.epochs=10 or budget.updates=1000")
     if hardware.processes % hardware.nodes:
         what = f"{hardware.processes} processes cannot be spread evenly over {hardware.nodes} nodes"
         yield Problem("hardware.processes", what, f"Set a multiple: hardware.processes={2 * hardware.nodes}")
-    if name is PrecisionName.tf32 and hardware.device is not Device.cuda:
-        yield Problem(
-            "precision", f"tf32 is a format of NVIDIA GPUs, not of {hardware.device.value}", "Use precision=fp32"
-        )
     if config.lr_scaling.rule is not ScalingRule.none and config.lr_scaling.reference is None:
         what = f"lr_scaling={config.lr_scaling.rule.value} needs the observed batch that optim.lr was chosen for"
         yield Problem("lr_scaling.reference", what, "Set lr_scaling.reference=64, say")
@@ -148,6 +146,7 @@ def _cross_field(config: Config) -> Iterator[Problem]:
     if config.early_stop.metric is not None and config.eval.every is None:
         what = f"{config.early_stop.metric} is looked at after evaluations, and eval.every is not set"
         yield Problem("early_stop.metric", what, "Set eval.every=1epoch, say")
+    yield from unmet(config)
     yield from _divisibility(config)
 
 
@@ -242,6 +241,11 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
         return Comm(reductions=reductions, collectives=None, bytes=None)
     element = 8 if config.precision.name is PrecisionName.fp64 else 4
     gradient = (sizes.parameters + CARRIER_ELEMENTS) * element
+    if (
+        config.seeding.mode is SeedingMode.bitwise
+    ):  # as many exchanges with a neighbour as the processes' tree has levels
+        levels = arithmetic.processes.bit_length() - 1
+        return Comm(reductions=1, collectives=-(-gradient // TREE_BUCKET_BYTES), bytes=levels * gradient)
     buckets = -(-gradient // BUCKET_BYTES)
     return Comm(reductions=reductions, collectives=reductions * buckets, bytes=reductions * gradient)
 
@@ -278,6 +282,9 @@ def _digest(value: dict[str, Any]) -> str:
 def _notes(config: Config) -> Iterator[str]:
     if config.seeding.mode.value == "fast":
         yield "seeding=fast: dropout and augmentation draw from a stream of each process, so they differ between setups"
+    if config.seeding.mode is SeedingMode.bitwise:
+        threads = config.hardware.threads or 1
+        yield f"seeding=bitwise: every bit is the same among runs with the same threads per process (here {threads}), versions and kind of processor"
     if config.batch.remainder is Remainder.drop:
         yield "batch.remainder=drop: the items of an epoch's last, short window are left out; which ones depends on the order"
     if config.batch.remainder is Remainder.pad:

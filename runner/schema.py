@@ -68,6 +68,7 @@ class PrecisionName(str, Enum):
 class SeedingMode(str, Enum):
     fast = "fast"
     exact = "exact"
+    bitwise = "bitwise"
 
 
 class ScalingRule(str, Enum):

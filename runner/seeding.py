@@ -1,11 +1,12 @@
 """Random streams: what is drawn depends on the seed and on what it is drawn for, not on who draws it.
 
-`exact`: every micro-batch's forward starts its own stream, from (seed, update, micro-batch); every item its own,
+`exact` and `bitwise`: every micro-batch's forward starts its own stream, from (seed, update, micro-batch); every item its own,
 from (seed, epoch, item). `fast`: one stream per process. Each covers python's `random`, numpy, torch on the CPU and on the device.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +28,14 @@ def seed_generators(key: int, device: torch.device | None = None) -> None:
     torch.default_generator.manual_seed(key)
     if device is not None and device.type == "cuda":
         torch.cuda.default_generators[device.index or 0].manual_seed(key)
+
+
+def use_deterministic_kernels() -> None:
+    """Of every operation the form that gives the same bits each time. One that has none raises RuntimeError."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # ours is never read before it is written
+    torch.backends.cudnn.benchmark = False
 
 
 class Streams:

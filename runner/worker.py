@@ -27,7 +27,7 @@ from runner.replicas import Buffers, check_alike, share, statistics_note
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
-from runner.seeding import Streams, seed_generators
+from runner.seeding import Streams, seed_generators, use_deterministic_kernels
 from runner.sync import open_sync
 from runner.task import Adopted, adopt
 from runner.world import Seat, World
@@ -54,6 +54,9 @@ def main(folder: RunFolder, seat: Seat) -> None:
 def run(plan: Plan, folder: RunFolder, world: World, backend: Backend) -> None:
     """Build, train, save."""
     config = plan.config
+    bitwise = config.seeding.mode is SeedingMode.bitwise
+    if bitwise:
+        use_deterministic_kernels()
     precision = Precision(config.precision.name, backend.device.type)
     experiment = make_experiment(plan, precision, backend)
     plan = complete(plan, world, experiment)
@@ -64,8 +67,11 @@ def run(plan: Plan, folder: RunFolder, world: World, backend: Backend) -> None:
     try:
         training.evaluation.rehearse()
         train(training)
-    except BaseException:
+    except BaseException as error:
         _save_rows(training)
+        if bitwise and "deterministic implementation" in str(error):
+            what = f"{str(error).split(' does not have')[0]} has no form that gives the same bits each time"
+            raise TaskError(f"seeding=bitwise: {what}. Replace it in the model, or use seeding=exact") from error
         raise
     finally:
         training.batches.close()  # ends the loader's processes
@@ -141,7 +147,7 @@ def prepare(
 ) -> Training:
     """Everything that the loop needs."""
     config, task, model = plan.config, experiment.task, experiment.model
-    exact = config.seeding.mode is SeedingMode.exact
+    exact = config.seeding.mode is not SeedingMode.fast
     windows = plan.windows()
     every_pass = config.sync.policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
     streams = Streams(config.seed, exact, world.rank, backend.device, config.optim.name == "custom")
@@ -185,8 +191,13 @@ class _Requests:
 
 
 def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, buffers: Buffers) -> None:
-    """Write into the plan what the first window has shown: draws inside the model, buffers that it changed."""
+    """Write into the plan what the first window has shown: draws inside the model, buffers that it changed.
+
+    Raises TaskError where such buffers break what was promised.
+    """
     notes = buffers.notes()
+    if notes and plan.config.seeding.mode is SeedingMode.bitwise:
+        raise TaskError(f"seeding=bitwise cannot hold: {notes[0]}. Use a model without them, or seeding=exact")
     if streams.model_draws:
         size = plan.arithmetic.per_device
         notes += (

@@ -17,7 +17,7 @@ import torch
 
 from runner import data, evaluation, loop, losses, schedule, seeding, window
 from runner.keys import derive
-from runner.sync import objective
+from runner.sync import objective, tree
 
 
 def plant(name: str) -> None:
@@ -148,7 +148,7 @@ def eval_mean_of_ranks() -> None:
 
     def averaged(shares: list[Any]) -> Any:
         names = {name for share in shares for name in share}
-        found = {n: [s[n][0] / s[n][1] for s in shares if n in s] for n in names}
+        found = {n: [sum(s[n][0]) / sum(s[n][1]) for s in shares if n in s] for n in names}
         return {n: (sum(values), float(len(values))) for n, values in found.items()}
 
     evaluation._add = averaged
@@ -156,12 +156,23 @@ def eval_mean_of_ranks() -> None:
 
 def eval_alone() -> None:
     """Every process decides by its own share of the evaluation."""
-    evaluation._add = lambda shares: shares[_rank()]
+    plain = evaluation._add
+    evaluation._add = lambda shares: plain([shares[_rank()]])
 
 
 def skip_alone() -> None:
     """A process skips an update for its own micro-batches, not for the window's sum."""
     losses.Losses.finite = lambda self, values: all(bool(m.total.isfinite()) for m in self._micros)
+
+
+def tree_in_order() -> None:
+    """Micro-batches are added one after another inside a process, not as a tree."""
+    tree.neighbours = lambda below, top, odd: True
+
+
+def small_buckets() -> None:
+    """No fault: gradients are cut into buckets of 64 elements, so that a small model has many."""
+    tree.TREE_BUCKET_BYTES = 256
 
 
 def full_precision() -> None:
@@ -178,6 +189,6 @@ FAULTS: dict[str, Callable[[], None]] = {
     for f in (
         mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
         same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
-        skip_alone, full_precision,
+        skip_alone, full_precision, tree_in_order, small_buckets,
     )
 }  # fmt: skip

@@ -277,3 +277,45 @@ class _Ending:
 def halves(done: int, updates: int, every: int = 2) -> float:
     """A schedule: the factor is halved after every `every` updates, and the last quarter of them stands still."""
     return 0.5 ** (min(done, updates * 3 // 4) // every)
+
+
+class Normalized(Probe):
+    """A model with running statistics."""
+
+    def model(self) -> nn.Module:
+        return nn.BatchNorm1d(3)
+
+    def train_data(self) -> Tensor:
+        return torch.arange(24.0).view(8, 3)
+
+    def loss(self, model: Any, batch: Tensor) -> tuple[Tensor, float]:
+        return model(batch).square().sum(), float(len(batch))
+
+
+class Unordered(Probe):
+    """An operation that torch has no deterministic form of."""
+
+    def model(self) -> nn.Module:
+        return Parameters(w=torch.ones(3, 3, 3))
+
+    def train_data(self) -> list[int]:
+        return [0] * 8
+
+    def loss(self, model: Any, batch: Tensor) -> tuple[Tensor, float]:
+        return nn.functional.max_unpool1d(model.w, torch.zeros(3, 3, 3, dtype=torch.int64), 3).sum(), float(len(batch))
+
+
+class Reentrant(Probe):
+    """A parameter that is used inside a reentrant checkpoint and outside of it: its gradient comes in two parts."""
+
+    def model(self) -> nn.Module:
+        return Parameters(w=[1.0] * 128)
+
+    def train_data(self) -> Tensor:
+        return torch.ones(8, 128)
+
+    def loss(self, model: Any, batch: Tensor) -> tuple[Tensor, float]:
+        from torch.utils.checkpoint import checkpoint
+
+        inner = checkpoint(lambda x: x * model.w, batch * model.w, use_reentrant=True)
+        return inner.sum(), float(len(batch))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.errors import ConfigError, Problem
 from runner.plan import Plan
-from runner.schema import Device
+from runner.schema import Device, SeedingMode
 
 
 def cores() -> int:
@@ -31,8 +31,11 @@ def gpus() -> int:
 
 
 def threads_of(plan: Plan) -> int:
-    """Threads of one process: as configured, or the machine's cores divided by the processes on it."""
+    """Threads of one process: as configured, or the machine's cores divided by the processes on it; one where the
+    last bits must not depend on the processes."""
     hardware = plan.config.hardware
+    if plan.config.seeding.mode is SeedingMode.bitwise:
+        return hardware.threads or 1
     return hardware.threads or max(1, cores() // (hardware.processes // hardware.nodes))
 
 

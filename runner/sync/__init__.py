@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from runner.plan import Plan
 from runner.precision import Precision
+from runner.schema import SeedingMode
 from runner.sync.objective import Objective
 from runner.task import Adopted
 from runner.world import World
@@ -39,6 +40,10 @@ class Sync(Protocol):
 def open_sync(plan: Plan, world: World, task: Adopted, model: nn.Module, precision: Precision) -> Sync:
     """The summation that the plan asks for."""
     objective = Objective(task, model, precision)
+    if plan.config.seeding.mode is SeedingMode.bitwise:
+        from runner.sync.tree import Tree
+
+        return Tree(objective, world.rank, world.size, plan.arithmetic.accum)
     if world.size == 1:
         from runner.sync.single import Single
 

@@ -7,6 +7,7 @@ from math import sqrt
 import pytest
 
 from runner.errors import ConfigError
+from runner.launch.hardware import threads_of
 from runner.plan import Plan, Sizes
 from tests.running import plan_of
 
@@ -148,3 +149,35 @@ def test_a_scaled_rate_is_the_rate() -> None:
 def test_json_both_ways(optim: str) -> None:
     made = plan("batch.size=64", "schedule=cosine", f"optim={optim}").with_sizes(SIZES, "fingerprint", ("a note",))
     assert Plan.from_json(made.to_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        (("hardware=3cpu", "batch.size=63"), ["3 is no power of two", "2 or 4 processes", "seeding=exact"]),
+        (("hardware=2cpu", "sync=every_batch"), ["every_batch", "sync=accumulate"]),
+        (("hardware=2cpu", "sync=no_sync"), ["no_sync", "sync=accumulate"]),
+        (("hardware=tpu8",), ["XLA", "seeding=exact"]),
+    ],
+)
+def test_bitwise_refuses_what_it_cannot_hold(settings: tuple[str, ...], lines: list[str]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        plan("batch.size=64", "seeding=bitwise", *settings)
+    assert all(line in str(refused.value) for line in lines), str(refused.value)
+    assert plan("batch.size=64", "seeding=exact", *settings).config.seeding.mode.value == "exact"
+
+
+@pytest.mark.parametrize(("threads", "used"), [(None, 1), (2, 2)])
+def test_bitwise_has_one_thread_count(threads: int | None, used: int) -> None:
+    """Whatever the processes: large sums depend on it. The plan says which."""
+    for hardware in ("cpu", "2cpu", "8cpu"):
+        made = plan("batch.size=64", "seeding=bitwise", f"hardware={hardware}", f"hardware.threads={threads or 'null'}")
+        assert threads_of(made) == used
+        assert any(f"here {used}" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(("processes", "levels"), [(2, 1), (4, 2), (8, 3)])
+def test_what_bitwise_sends(processes: int, levels: int) -> None:
+    made = plan("batch.size=8", f"hardware={processes}cpu", "seeding=bitwise")
+    comm = made.with_sizes(Sizes(items=100, parameters=1_000_000)).comm
+    assert (comm.reductions, comm.collectives, comm.bytes) == (1, 4, levels * 4 * 1_000_002)

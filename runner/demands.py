@@ -1,0 +1,41 @@
+"""What a choice of seeding or precision demands of the other choices: pairs that cannot be, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.errors import Problem
+from runner.schema import Config, Device, PrecisionName, SeedingMode, SyncPolicy
+
+
+def unmet(config: Config) -> Iterator[Problem]:
+    """The problems between seeding, precision and the rest of a configuration."""
+    yield from _of_precision(config)
+    if config.seeding.mode is SeedingMode.bitwise:
+        yield from _of_bitwise(config)
+
+
+def _of_precision(config: Config) -> Iterator[Problem]:
+    name, device = config.precision.name, config.hardware.device
+    if name is PrecisionName.tf32 and device is not Device.cuda:
+        yield Problem("precision", f"tf32 is a format of NVIDIA GPUs, not of {device.value}", "Use precision=fp32")
+
+
+def _of_bitwise(config: Config) -> Iterator[Problem]:
+    """Equality to the last bit needs one order of every sum, whatever the processes."""
+    hardware, policy = config.hardware, config.sync.policy
+    count = hardware.processes
+    if count & (count - 1):
+        down = 1 << (count.bit_length() - 1)
+        what = f"seeding=bitwise adds the processes' sums in pairs, and {count} is no power of two"
+        yield Problem("hardware.processes", what, f"Use {down} or {2 * down} processes, or seeding=exact")
+    if policy is not SyncPolicy.accumulate:
+        what = f"seeding=bitwise adds micro-batches in one fixed order, which {policy.value} is not"
+        yield Problem("sync", what, "Use sync=accumulate, or seeding=exact")
+    if hardware.device is Device.xla:
+        what = "XLA chooses the order of its sums itself, so seeding=bitwise cannot hold there"
+        yield Problem("seeding", what, "Use seeding=exact")
+    parallel: str = hardware.parallel.value
+    if parallel != "ddp":
+        what = f"seeding=bitwise needs every gradient whole on every process; {parallel} shards them"
+        yield Problem("hardware.parallel", what, "Use hardware.parallel=ddp, or seeding=exact")
