@@ -19,6 +19,16 @@ def _of_precision(config: Config) -> Iterator[Problem]:
     name, device = config.precision.name, config.hardware.device
     if name is PrecisionName.tf32 and device is not Device.cuda:
         yield Problem("precision", f"tf32 is a format of NVIDIA GPUs, not of {device.value}", "Use precision=fp32")
+    if name is PrecisionName.fp16 and device is Device.xla:
+        yield Problem("precision", "fp16 is no format of TPUs", "Use precision=bf16")
+    for key in ("scale", "growth_interval"):
+        given = getattr(config.precision, key)
+        if name is PrecisionName.fp16 and given is None:
+            yield Problem(f"precision.{key}", "fp16 needs one", f"Set precision.{key}=1024")
+        elif name is not PrecisionName.fp16 and given is not None:
+            yield Problem(
+                f"precision.{key}", f"{given:g} has no effect under precision={name.value}", "Use precision=fp16"
+            )
 
 
 def _of_bitwise(config: Config) -> Iterator[Problem]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from runner.errors import TaskError
 from runner.evaluation import Evaluation
 from runner.losses import Losses
+from runner.precision import Scaler
 from runner.schedule import Schedule
 from runner.schema import NonFinite
 from runner.seeding import Streams
@@ -30,6 +32,7 @@ class Training:
     sync: Sync
     parameters: list[torch.nn.Parameter]
     optimizer: torch.optim.Optimizer
+    scaler: Scaler
     schedule: Schedule
     clip: float | None
     nonfinite: NonFinite
@@ -68,16 +71,14 @@ def update(t: Training, window: Window) -> None:
         batch = next(t.batches) if micro.ids else None
         t.streams.micro_batch(window.update, micro.index)
         total, weight = t.sync.forward(batch, micro.last)
-        t.sync.backward(total, micro.last)
+        t.sync.backward(t.scaler.scale(total), micro.last)
         t.losses.add(window, micro, total, weight, synced=t.sync.collectives > before)
     sums = t.sync.finish()
     lr = t.schedule.lr
-    norm = average_and_clip(t.parameters, sums[1] / t.sync.averaged_over, t.clip)
-    skipped = t.nonfinite is NonFinite.skip and not t.losses.finite((*sums, norm))
-    if not skipped:
-        with t.streams.update(window.update):
-            t.optimizer.step()
-        t.schedule.advance()
+    gradients = [gradient(p) for p in t.parameters]
+    t.scaler.unscale()
+    norm = average_and_clip(gradients, sums[1] / t.sync.averaged_over, t.clip)
+    skipped = not apply(t, window, sums, norm)
     for parameter in t.parameters:  # of all, also of those that the optimizer does not hold
         parameter.grad = None
     t.losses.close(
@@ -86,19 +87,37 @@ def update(t: Training, window: Window) -> None:
         norm,
         lr=lr,
         skipped=skipped,
+        scale=t.scaler.value,
         collectives=t.sync.collectives - sent,
         bytes=t.sync.bytes - sent_bytes,
     )
 
 
+def apply(t: Training, window: Window, sums: tuple[Tensor, Tensor], norm: Tensor) -> bool:
+    """Make the update and advance the schedule, or leave the window out. Returns False where it is left out.
+
+    A loss that is no number is no matter of the scale: unless such windows are to be left out, no weight is changed
+    and the row is no skipped one, so the run stops when it is read.
+    """
+    skips, overflow = t.nonfinite is NonFinite.skip, t.scaler.overflow
+    if skips or overflow is not None:  # else nothing has to be known now
+        *values, over = t.losses.look((*sums, norm, torch.zeros(()) if overflow is None else overflow))
+        t.scaler.update()
+        if over or (skips and not all(map(isfinite, values))):
+            return not (skips or isfinite(values[0]))
+    with t.streams.update(window.update):
+        t.optimizer.step()
+    t.schedule.advance()
+    return True
+
+
 @torch.no_grad()
-def average_and_clip(parameters: list[torch.nn.Parameter], weight: Tensor, clip: float | None) -> Tensor:
+def average_and_clip(gradients: list[Tensor], weight: Tensor, clip: float | None) -> Tensor:
     """Divide the gradients by the window's weight and clip them to a global norm, in one pass over them.
 
-    Returns the norm before clipping, as a tensor on the device. A parameter that nothing in the window used gets
-    a gradient of zero, on every setup alike; a window without any weight changes no gradient but to zero.
+    Returns the norm before clipping, as a tensor on the device. A window without any weight changes no gradient but
+    to zero.
     """
-    gradients = [_gradient(p) for p in parameters]
     scale = torch.where(weight > 0, 1 / weight, 0.0)
     norm = torch.nn.utils.get_total_norm(gradients) * scale
     if clip is not None:
@@ -107,7 +126,7 @@ def average_and_clip(parameters: list[torch.nn.Parameter], weight: Tensor, clip:
     return norm
 
 
-def _gradient(parameter: torch.nn.Parameter) -> Tensor:
+def gradient(parameter: torch.nn.Parameter) -> Tensor:
     """A parameter's gradient, zeros if nothing in the window used it. Raises TaskError where there can be none."""
     shape = tuple(parameter.shape)
     if not parameter.requires_grad:

@@ -41,6 +41,7 @@ class _Update:
     collectives: int
     bytes: int
     skipped: bool
+    scale: Tensor | None
     peak_memory: int
 
 
@@ -79,9 +80,9 @@ class Losses:
         if len(self._updates) >= self._every:
             self.flush()
 
-    def finite(self, values: Sequence[Tensor]) -> bool:
-        """Whether all of `values` are finite, now. Waits for the device: only a policy that must decide asks."""
-        return all(map(math.isfinite, self._read(list(values))))
+    def look(self, values: Sequence[Tensor]) -> list[float]:
+        """`values`, now. Waits for the device: only who must decide asks."""
+        return self._read(list(values))
 
     def flush(self) -> None:
         """Read everything at once and append the rows. Raises NonFiniteError for an update that is not skipped."""
@@ -156,7 +157,7 @@ class Losses:
             collectives=u.collectives,
             bytes=u.bytes,
             skipped=u.skipped,
-            scale=None,
+            scale=next(values) if u.scale is not None else None,
             peak_memory=u.peak_memory,
         )
 
@@ -167,7 +168,7 @@ def _tensors(micros: list[_Micro], updates: list[_Update]) -> list[Tensor]:
     for m in micros:
         found.extend([m.total, m.weight] if isinstance(m.weight, Tensor) else [m.total])
     for u in updates:
-        found.extend([u.total, u.weight, u.norm])
+        found.extend([u.total, u.weight, u.norm] if u.scale is None else [u.total, u.weight, u.norm, u.scale])
     return found
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from runner.schema import PrecisionName
+from runner.schema import Config, PrecisionName
 
 
 class Precision:
@@ -40,4 +43,51 @@ class Precision:
         """The context of a forward pass."""
         if self.name is PrecisionName.bf16:
             return torch.autocast(self._device_type, dtype=torch.bfloat16)
+        if self.name is PrecisionName.fp16:
+            return torch.autocast(self._device_type, dtype=torch.float16)
         return nullcontext()
+
+
+class Scaler:
+    """The loss scale of fp16, by torch's GradScaler; for any other format nothing.
+
+    A window goes through `scale` (every loss), `unscale` (once its gradients are whole, so that all processes see the
+    same ones and decide alike) and `update`. `overflow` is then 1 where a gradient is no number, else 0, and
+    `value` the scale that the window was computed with; both are None without a scale, and stay on the device.
+    """
+
+    def __init__(self, config: Config, device: torch.device, parameters: list[nn.Parameter]):
+        self.overflow: Tensor | None = None
+        self.value: Tensor | None = None
+        self._one = torch.ones((), device=device)
+        # torch wants an optimizer, for what it holds; this one holds all parameters, also those that have none
+        self._optimizer: Any = SimpleNamespace(param_groups=[{"params": parameters}])
+        self._torch: torch.amp.GradScaler | None = None
+        if config.precision.name is PrecisionName.fp16:
+            assert config.precision.scale is not None and config.precision.growth_interval is not None
+            self._torch = torch.amp.GradScaler(
+                device.type, init_scale=config.precision.scale, growth_interval=config.precision.growth_interval
+            )
+
+    def scale(self, total: Tensor) -> Tensor:
+        return total if self._torch is None else self._torch.scale(total)
+
+    def unscale(self) -> None:
+        if self._torch is None:
+            return
+        self.value = self._torch.scale(self._one)
+        self._torch.unscale_(self._optimizer)
+        found = self._torch._found_inf_per_device(self._optimizer).values()
+        self.overflow = torch.stack([f.reshape(()).to(self._one.device) for f in found]).amax()
+
+    def update(self) -> None:
+        """Lower the scale after an overflow, raise it after long enough without one."""
+        if self._torch is not None:
+            self._torch.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._torch is None else self._torch.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._torch is not None:
+            self._torch.load_state_dict(state)

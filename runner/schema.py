@@ -62,6 +62,7 @@ class PrecisionName(str, Enum):
     fp32 = "fp32"
     tf32 = "tf32"
     bf16 = "bf16"
+    fp16 = "fp16"
     fp64 = "fp64"
 
 
@@ -191,7 +192,12 @@ class Sync(Section):
 
 
 class Precision(Section):
+    """`scale` and `growth_interval` are those of fp16's loss scale: its first value, and the updates without an
+    overflow after which it is doubled."""
+
     name: PrecisionName
+    scale: PositiveFloat | None = None
+    growth_interval: PositiveInt | None = None
 
 
 class Seeding(Section):

@@ -22,7 +22,7 @@ from runner.keys import derive
 from runner.loop import Training, train
 from runner.losses import Losses
 from runner.plan import Plan, Sizes
-from runner.precision import Precision
+from runner.precision import Precision, Scaler
 from runner.replicas import Buffers, check_alike, share, statistics_note
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
@@ -166,6 +166,7 @@ def prepare(
         sync=open_sync(plan, world, task, model, precision),
         parameters=parameters,
         optimizer=optimizer,
+        scaler=Scaler(config, backend.device, parameters),
         schedule=Schedule(optimizer, config, windows.updates),
         clip=config.optim.clip,
         nonfinite=config.nonfinite,

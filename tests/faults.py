@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from runner import data, evaluation, loop, losses, schedule, seeding, window
+from runner import data, evaluation, loop, losses, precision, schedule, seeding, window
 from runner.keys import derive
 from runner.sync import objective, tree
 
@@ -162,7 +162,28 @@ def eval_alone() -> None:
 
 def skip_alone() -> None:
     """A process skips an update for its own micro-batches, not for the window's sum."""
-    losses.Losses.finite = lambda self, values: all(bool(m.total.isfinite()) for m in self._micros)
+    losses.Losses.look = lambda self, values: [float(sum(m.total for m in self._micros)), 1.0, 1.0, 0.0]
+
+
+def overflow_alone() -> None:
+    """Only the first process sees that a gradient has overflown."""
+    plain = precision.Scaler.unscale
+
+    def unscale(self: Any) -> None:
+        plain(self)
+        self.overflow *= _rank() == 0
+
+    precision.Scaler.unscale = unscale
+
+
+def scale_forgotten() -> None:
+    """Gradients are clipped and applied as they are, with the scale in them."""
+
+    def unscale(self: Any) -> None:
+        self.value, self.overflow = self._torch.scale(self._one), torch.zeros(())
+        self.update = lambda: None
+
+    precision.Scaler.unscale = unscale
 
 
 def tree_in_order() -> None:
@@ -190,5 +211,6 @@ FAULTS: dict[str, Callable[[], None]] = {
         mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
         same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
         skip_alone, full_precision, tree_in_order, small_buckets,
+        overflow_alone, scale_forgotten,
     )
 }  # fmt: skip

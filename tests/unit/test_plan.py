@@ -49,6 +49,9 @@ def test_batches(settings: tuple[str, ...], observed: int, per_device: int, accu
         (("schedule=linear", "schedule.warmup=9", "budget.updates=8"), ["9 updates of warm-up are more than the 8 of the run"]),
         (("optim.nesterov=true",), ["optim.nesterov", "optim.momentum=0.9"]),
         (("precision=tf32",), ["tf32", "precision=fp32"]),
+        (("precision=fp16", "hardware=tpu8"), ["fp16", "TPU", "precision=bf16"]),
+        (("precision=fp16", "precision.scale=null"), ["precision.scale", "fp16 needs one"]),
+        (("precision.scale=1024",), ["1024 has no effect under precision=fp32", "precision=fp16"]),
     ],
 )  # fmt: skip
 def test_refusals_say_what_to_type(settings: tuple[str, ...], lines: list[str]) -> None:
