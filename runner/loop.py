@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runner.compilation import uncompiled
 from runner.errors import TaskError
 from runner.evaluation import Evaluation
 from runner.losses import Losses
@@ -40,6 +41,7 @@ class Training:
     evaluation: Evaluation
     before_last_evaluation: Callable[[], None]
     after_first: Callable[[], None]  # what can only be told once a window has gone through the model
+    compiled: bool
     every_pass: bool  # whether every micro-batch is reduced, so that all processes need as many passes
 
 
@@ -70,7 +72,8 @@ def update(t: Training, window: Window) -> None:
         before = t.sync.collectives
         batch = next(t.batches) if micro.ids else None
         t.streams.micro_batch(window.update, micro.index)
-        total, weight = t.sync.forward(batch, micro.last)
+        with uncompiled(t.compiled and len(micro.ids) < window.per_device):
+            total, weight = t.sync.forward(batch, micro.last)
         t.sync.backward(t.scaler.scale(total), micro.last)
         t.losses.add(window, micro, total, weight, synced=t.sync.collectives > before)
     sums = t.sync.finish()

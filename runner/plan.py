@@ -270,7 +270,7 @@ def experiment_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
 def setup_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
     """Where and how it is trained."""
     values = config.model_dump(mode="json", by_alias=True)
-    setup = {k: values[k] for k in ("hardware", "sync", "precision", "seeding", "link")}
+    setup = {k: values[k] for k in ("hardware", "sync", "precision", "seeding", "link", "compile")}
     setup["per_device"], setup["accum"] = arithmetic.per_device, arithmetic.accum
     return setup
 

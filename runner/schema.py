@@ -281,6 +281,7 @@ class Config(Section):
     link: Link
     tracker: Annotated[LocalTracker | WandbTracker | TensorboardTracker | MlflowTracker, Field(discriminator="name")]
     accum: PositiveInt
+    compile: bool = False
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     budget: Budget
     data: Data

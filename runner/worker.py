@@ -14,6 +14,7 @@ from runner import backend as backends
 from runner import rundir, world
 from runner.backend import Backend
 from runner.build import build
+from runner.compilation import compile_call
 from runner.data import Items, Request, check_dataset, load
 from runner.errors import TaskError
 from runner.evaluation import Evaluation
@@ -96,6 +97,8 @@ def make_experiment(plan: Plan, precision: Precision, backend: Backend) -> Exper
     model = precision.apply(model, backend.device)
     if plan.disturb:
         disturb(model, derive(config.seed, "twin"))
+    if config.compile:
+        compile_call(model, backend.device)
     return Experiment(task, model, data)
 
 
@@ -174,6 +177,7 @@ def prepare(
         evaluation=Evaluation(plan, world, folder, task, model, buffers, streams, precision, backend.device),
         after_first=lambda: write_notes(plan, folder, world, streams, buffers),
         before_last_evaluation=lambda: save_model(folder, world, model),
+        compiled=config.compile,
         every_pass=every_pass,
     )
 

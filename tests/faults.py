@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -186,6 +186,13 @@ def scale_forgotten() -> None:
     precision.Scaler.unscale = unscale
 
 
+def fixed_sizes() -> None:
+    """A model is compiled for the sizes that it sees, whatever they are."""
+    plain = torch.compile
+    torch.compile = lambda call, dynamic: plain(call)
+    loop.uncompiled = lambda wanted: nullcontext()
+
+
 def tree_in_order() -> None:
     """Micro-batches are added one after another inside a process, not as a tree."""
     tree.neighbours = lambda below, top, odd: True
@@ -198,8 +205,6 @@ def small_buckets() -> None:
 
 def full_precision() -> None:
     """`precision=bf16` without its autocast."""
-    from contextlib import nullcontext
-
     from runner.precision import Precision
 
     Precision.forward = lambda self: nullcontext()
@@ -211,6 +216,6 @@ FAULTS: dict[str, Callable[[], None]] = {
         mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
         same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
         skip_alone, full_precision, tree_in_order, small_buckets,
-        overflow_alone, scale_forgotten,
+        overflow_alone, scale_forgotten, fixed_sizes,
     )
 }  # fmt: skip

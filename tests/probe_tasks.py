@@ -319,3 +319,22 @@ class Reentrant(Probe):
 
         inner = checkpoint(lambda x: x * model.w, batch * model.w, use_reentrant=True)
         return inner.sum(), float(len(batch))
+
+
+class Network(Probe):
+    """Two layers with dropout between them; the items are fixed random vectors."""
+
+    def __init__(self, items: int, **rest: Any):
+        super().__init__(**rest)
+        self.count = items
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
+
+    def train_data(self) -> Any:
+        drawn = torch.Generator().manual_seed(0)
+        inputs, targets = torch.randn(self.count, 4, generator=drawn), torch.randint(3, (self.count,), generator=drawn)
+        return list(zip(inputs, targets, strict=True))
+
+    def loss(self, model: Any, batch: Any) -> tuple[Tensor, float]:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"), float(len(batch[1]))

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 import torch
+import torch._dynamo.utils
 import torch.distributed as dist
 
 from runner import loop, worker
@@ -43,7 +44,7 @@ def watch() -> None:
     """From now on, this rank writes a row for each update: `sequence` is the process group's own number of the
     collectives so far, `all_reduces` the calls of torch.distributed.all_reduce in this update, `reads` how often the host
     waited for a tensor's value, `weights` a digest of all parameters after it, `lr` the rate of the next update, `kinds` the
-    number formats of the gradients."""
+    number formats of the gradients, `graphs` those that torch.compile has made so far."""
     calls, kinds, out = [0], set[str](), []
     plain_reduce, plain_update, plain_prepare = dist.all_reduce, loop.update, worker.prepare
 
@@ -69,6 +70,7 @@ def watch() -> None:
             "weights": _digest(training.parameters),
             "lr": training.schedule.lr,
             "kinds": sorted(kinds),
+            "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
         }
         with out[0].open("a") as file:
             print(json.dumps(row), file=file)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 from runner.errors import ConfigError, Problem
 from runner.plan import Plan
 from runner.schema import Device, SeedingMode
+
+_COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++")
 
 
 def cores() -> int:
@@ -44,6 +47,11 @@ def check_hardware(plan: Plan) -> None:
     hardware = plan.config.hardware
     wanted, nodes = hardware.processes, hardware.nodes
     here = f"this machine has {_count(gpus(), 'GPU')} and {_count(cores(), 'CPU core')}"
+    if plan.config.compile and hardware.device is Device.cpu and not any(map(shutil.which, _COMPILERS)):
+        what = (
+            f"torch.compile needs a C++ compiler on the CPU, and none of {', '.join(filter(None, _COMPILERS))} is here"
+        )
+        raise ConfigError([Problem("compile", what, "Install one, or use compile=false")])
     if nodes > 1:
         what = f"{nodes} nodes were asked for, but one command starts processes on this machine only"
         raise ConfigError([Problem("hardware", what, f"On this machine hardware={_choice(wanted, 'cpu')} would run")])
