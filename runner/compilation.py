@@ -27,7 +27,7 @@ def compile_call(model: nn.Module, device: torch.device) -> None:
         torch._inductor.config.compile_threads = 1  # in this process: helpers would outlive a killed one
 
     def call(*arguments: Any, **named: Any) -> Any:  # of our own: torch passes over frames of its own modules
-        return nn.Module._call_impl(model, *arguments, **named)
+        return nn.Module._call_impl(model, *arguments, **named)  # type: ignore[no-untyped-call]
 
     model._compiled_call_impl = torch.compile(call, dynamic=True)
 
