@@ -21,6 +21,8 @@ def _of_precision(config: Config) -> Iterator[Problem]:
         yield Problem("precision", f"tf32 is a format of NVIDIA GPUs, not of {device.value}", "Use precision=fp32")
     if name is PrecisionName.fp16 and device is Device.xla:
         yield Problem("precision", "fp16 is no format of TPUs", "Use precision=bf16")
+    if config.precision.weights is not None:
+        yield from _of_low_weights(config)
     for key in ("scale", "growth_interval"):
         given = getattr(config.precision, key)
         if name is PrecisionName.fp16 and given is None:
@@ -29,6 +31,23 @@ def _of_precision(config: Config) -> Iterator[Problem]:
             yield Problem(
                 f"precision.{key}", f"{given:g} has no effect under precision={name.value}", "Use precision=fp16"
             )
+
+
+def _of_low_weights(config: Config) -> Iterator[Problem]:
+    """Their gradients are summed beside them, in fp32."""
+    name, policy = config.precision.name, config.sync.policy
+    if name is not PrecisionName.bf16:
+        what = f"bf16 weights cannot be computed with in {name.value}"
+        yield Problem("precision.weights", what, "Use precision=bf16 precision.weights=bf16")
+    if policy is not SyncPolicy.accumulate:
+        what = (
+            f"precision.weights=bf16 sums a window's gradients before they are reduced, which {policy.value} does not"
+        )
+        yield Problem("sync", what, "Use sync=accumulate")
+    parallel: str = config.hardware.parallel.value
+    if parallel != "ddp":
+        what = f"precision.weights=bf16 needs every gradient whole on every process; {parallel} shards them"
+        yield Problem("hardware.parallel", what, "Use hardware.parallel=ddp, or precision.weights=null")
 
 
 def _of_bitwise(config: Config) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ from runner.schedule import Schedule
 from runner.schema import NonFinite
 from runner.seeding import Streams
 from runner.sync import Sync
+from runner.sync.tree import summed
 from runner.window import Window, Windows
 
 
@@ -137,10 +138,11 @@ def gradient(parameter: torch.nn.Parameter) -> Tensor:
             f"a parameter of shape {shape} stopped to require a gradient during training. Freeze parameters in model(), "
             "or leave them requiring a gradient and give them a learning rate of 0"
         )
-    if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter)
-    elif parameter.grad.is_sparse:
+    found = summed(parameter)
+    if found is None:
+        found = parameter.grad = torch.zeros_like(parameter)
+    elif found.is_sparse:
         raise TaskError(
             f"a parameter of shape {shape} has a sparse gradient, which cannot be averaged: use sparse=False"
         )
-    return parameter.grad
+    return found

@@ -22,7 +22,7 @@ from runner.window import Windows, windows_per_epoch
 VERSION = 1
 CARRIER_ELEMENTS = 2  # the window's loss total and weight, which travel with the gradient
 BUCKET_BYTES = 25 * 2**20
-TREE_BUCKET_BYTES = 2**20  # of seeding=bitwise
+TREE_BUCKET_BYTES = 2**20  # of seeding=bitwise and precision.weights=bf16
 
 
 class _Frozen(BaseModel):
@@ -241,10 +241,9 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
         return Comm(reductions=reductions, collectives=None, bytes=None)
     element = 8 if config.precision.name is PrecisionName.fp64 else 4
     gradient = (sizes.parameters + CARRIER_ELEMENTS) * element
-    if (
-        config.seeding.mode is SeedingMode.bitwise
-    ):  # as many exchanges with a neighbour as the processes' tree has levels
-        levels = arithmetic.processes.bit_length() - 1
+    bitwise = config.seeding.mode is SeedingMode.bitwise
+    if bitwise or config.precision.weights is not None:
+        levels = arithmetic.processes.bit_length() - 1 if bitwise else 1  # of exchanges with a neighbour
         return Comm(reductions=1, collectives=-(-gradient // TREE_BUCKET_BYTES), bytes=levels * gradient)
     buckets = -(-gradient // BUCKET_BYTES)
     return Comm(reductions=reductions, collectives=reductions * buckets, bytes=reductions * gradient)
@@ -289,6 +288,8 @@ def _notes(config: Config) -> Iterator[str]:
         yield "batch.remainder=drop: the items of an epoch's last, short window are left out; which ones depends on the order"
     if config.batch.remainder is Remainder.pad:
         yield "batch.remainder=pad: an epoch's last window is filled with items from the epoch's start, which are seen twice"
+    if config.precision.weights is not None:
+        yield "precision.weights=bf16: updates below 1/256 of a weight are lost to rounding; the outcome may differ"
     if config.precision.name is PrecisionName.bf16:
         yield "precision=bf16: losses of single batches differ from fp32 by about 1%; the outcome should not"
 

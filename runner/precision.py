@@ -1,4 +1,4 @@
-"""The number formats of a run: weights and gradient sums in fp32 (fp64 where asked), the forward by autocast."""
+"""The number formats of a run: gradient sums in fp32 (fp64 where asked), weights too if not told otherwise, the forward by autocast."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.schema import Config, PrecisionName
+from runner.schema import Config, PrecisionName, WeightFormat
 
 
 class Precision:
     """What `precision=` chose, on a kind of device (`cpu`, `cuda`)."""
 
-    def __init__(self, name: PrecisionName, device_type: str):
+    def __init__(self, name: PrecisionName, device_type: str, weights: WeightFormat | None = None):
         self.name, self._device_type = name, device_type
-        self.weights = torch.float64 if name is PrecisionName.fp64 else torch.float32
+        self.sums = torch.float64 if name is PrecisionName.fp64 else torch.float32  # of gradients and losses
+        self.weights = torch.bfloat16 if weights is WeightFormat.bf16 else self.sums
         if device_type == "cuda":
             allowed = name is PrecisionName.tf32
             torch.backends.cuda.matmul.allow_tf32 = allowed

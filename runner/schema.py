@@ -66,6 +66,10 @@ class PrecisionName(str, Enum):
     fp64 = "fp64"
 
 
+class WeightFormat(str, Enum):
+    bf16 = "bf16"
+
+
 class SeedingMode(str, Enum):
     fast = "fast"
     exact = "exact"
@@ -192,10 +196,12 @@ class Sync(Section):
 
 
 class Precision(Section):
-    """`scale` and `growth_interval` are those of fp16's loss scale: its first value, and the updates without an
-    overflow after which it is doubled."""
+    """`weights`: the format of the weights themselves, where it is not that of the sums of gradients. `scale` and
+    `growth_interval` are those of fp16's loss scale: its first value, and the updates without an overflow after which
+    it is doubled."""
 
     name: PrecisionName
+    weights: WeightFormat | None = None
     scale: PositiveFloat | None = None
     growth_interval: PositiveInt | None = None
 

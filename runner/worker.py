@@ -30,6 +30,7 @@ from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
 from runner.seeding import Streams, seed_generators, use_deterministic_kernels
 from runner.sync import open_sync
+from runner.sync.tree import narrow
 from runner.task import Adopted, adopt
 from runner.world import Seat, World
 
@@ -58,7 +59,7 @@ def run(plan: Plan, folder: RunFolder, world: World, backend: Backend) -> None:
     bitwise = config.seeding.mode is SeedingMode.bitwise
     if bitwise:
         use_deterministic_kernels()
-    precision = Precision(config.precision.name, backend.device.type)
+    precision = Precision(config.precision.name, backend.device.type, config.precision.weights)
     experiment = make_experiment(plan, precision, backend)
     plan = complete(plan, world, experiment)
     if world.rank == 0:
@@ -160,6 +161,8 @@ def prepare(
     requests = _Requests(plan, world.rank, every_pass)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = make_optimizer(config, plan.arithmetic.lr, parameters)
+    if precision.weights != precision.sums:
+        optimizer.register_step_pre_hook(lambda *_: narrow(parameters))
     every = config.log.every or (10 if backend.reading_waits else 1)
     return Training(
         rank=world.rank,

@@ -186,6 +186,19 @@ def scale_forgotten() -> None:
     precision.Scaler.unscale = unscale
 
 
+def narrow_sums() -> None:
+    """The gradients of bf16 weights are summed in bf16, too."""
+    from runner import worker
+
+    plain = worker.open_sync
+
+    def narrowed(plan: Any, world: Any, task: Any, model: Any, precision: Any) -> Any:
+        precision.sums = precision.weights
+        return plain(plan, world, task, model, precision)
+
+    worker.open_sync = narrowed
+
+
 def fixed_sizes() -> None:
     """A model is compiled for the sizes that it sees, whatever they are."""
     plain = torch.compile
@@ -216,6 +229,6 @@ FAULTS: dict[str, Callable[[], None]] = {
         mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
         same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
         skip_alone, full_precision, tree_in_order, small_buckets,
-        overflow_alone, scale_forgotten, fixed_sizes,
+        overflow_alone, scale_forgotten, fixed_sizes, narrow_sums,
     )
 }  # fmt: skip

@@ -114,7 +114,7 @@ class Bench:
         folder = self._folder(plan)
         torch.set_num_threads(1)
         world, backend = World(0, 1), open_backend(plan.config.hardware.device, 0)
-        precision = Precision(plan.config.precision.name, backend.device.type)
+        precision = Precision(plan.config.precision.name, backend.device.type, plan.config.precision.weights)
         experiment = worker.make_experiment(plan, precision, backend)
         plan = worker.complete(plan, world, experiment)
         return worker.prepare(plan, folder, world, backend, precision, experiment), Run(folder)

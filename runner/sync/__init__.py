@@ -44,6 +44,10 @@ def open_sync(plan: Plan, world: World, task: Adopted, model: nn.Module, precisi
         from runner.sync.tree import Tree
 
         return Tree(objective, world.rank, world.size, plan.arithmetic.accum)
+    if precision.weights != precision.sums:
+        from runner.sync.tree import Line
+
+        return Line(objective, world.rank, world.size, plan.arithmetic.accum)
     if world.size == 1:
         from runner.sync.single import Single
 

@@ -25,7 +25,7 @@ class Objective(nn.Module):
         self._task, self._precision = task, precision
         first = next((p for p in model.parameters() if p.requires_grad), None)
         device = first.device if first is not None else torch.device("cpu")
-        self.carrier = nn.Parameter(torch.zeros(CARRIER_ELEMENTS, dtype=precision.weights, device=device))
+        self.carrier = nn.Parameter(torch.zeros(CARRIER_ELEMENTS, dtype=precision.sums, device=device))
         self.carrying = 0  # what the sums are multiplied by on their way; 0: nothing travels with this micro-batch
         self._pending: list[tuple[Tensor, Tensor | float]] = []
 

@@ -51,6 +51,11 @@ class Tree:
         self._objective, self._rank, self._processes = objective, rank, processes
         self._odd = accum // (accum & -accum)
         parameters = [p for p in objective.model.parameters() if p.requires_grad]
+        self._narrow = any(p.dtype != objective.carrier.dtype for p in parameters)
+        if any(p.is_complex() for p in parameters):
+            raise TaskError(
+                "seeding=bitwise and precision.weights=bf16 add real numbers only; the model has complex parameters"
+            )
         self._parameters = parameters[::-1]  # about the order in which a backward reaches them
         self._size = sum(p.numel() for p in parameters) + CARRIER_ELEMENTS
         self._leaf: _Sum | None = None  # what the parameters' gradients are now
@@ -60,16 +65,16 @@ class Tree:
         self._sender = _Sender(objective.carrier.device) if processes > 1 else None
         self._missing: list[int] = []  # parameters that each bucket still waits for; empty: nothing is sent now
         self._sent = 0
-        if processes > 1:
+        if processes > 1 or self._narrow:
             for index, p in enumerate(self._parameters):
                 p.register_post_accumulate_grad_hook(lambda _, index=index: self._arrived(index))  # type: ignore[no-untyped-call]
 
     def forward(self, batch: Any, last: bool) -> tuple[Tensor, Tensor | float]:
-        leaf = self._leaf = self._fresh()
+        leaf = self._leaf = self._leaf or self._fresh()
         total, weight = self._objective(batch)
         sums = self._objective.take()
         if batch is not None:
-            leaf.flat[-CARRIER_ELEMENTS:] = sums
+            leaf.flat[-CARRIER_ELEMENTS:] += sums
         return total, weight
 
     def backward(self, total: Tensor, last: bool) -> None:
@@ -84,14 +89,15 @@ class Tree:
         self._send(len(self._buckets.slices) if self._sender is not None else 0)
 
     def finish(self) -> tuple[Tensor, Tensor]:
-        assert self._leaf is not None, "no micro-batch of the window was passed"
+        leaf, self._leaf = self._leaf, None
+        assert leaf is not None, "no micro-batch of the window was passed"
         if self._sender is not None:
             self._sender.wait()
         else:
-            self._join(slice(None))
-        self._free += [*self._stack, self._leaf]
+            self._join(leaf, slice(None))
+        self._free += [*self._stack, leaf]
         self._stack = []
-        total, weight = self._leaf.flat[-CARRIER_ELEMENTS:].clone()
+        total, weight = leaf.flat[-CARRIER_ELEMENTS:].clone()
         return total, weight
 
     def _fresh(self) -> _Sum:
@@ -104,7 +110,10 @@ class Tree:
             made = _Sum(flat, [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)])
         made.flat.fill_(-0.0)
         for p, view in zip(self._parameters, made.views, strict=True):
-            p.grad = view
+            if self._narrow:
+                p.summed = view  # type: ignore[attr-defined]
+            else:
+                p.grad = view
         return made
 
     def _push(self) -> None:
@@ -117,17 +126,22 @@ class Tree:
             self._free.append(top)
             top = _Sum(below.flat, below.views, below.leaves + top.leaves)
         self._stack.append(top)
+        self._leaf = None
 
-    def _join(self, part: slice) -> Tensor:
+    def _join(self, leaf: _Sum, part: slice) -> Tensor:
         """A part of this process's sum: the last leaf and all that waits on the stack, the nearest first."""
-        assert self._leaf is not None
-        mine = self._leaf.flat[part]
+        mine = leaf.flat[part]
         for waiting in reversed(self._stack):
             mine.add_(waiting.flat[part])
         return mine
 
     def _arrived(self, index: int) -> None:
         """A parameter's gradient is there; in a window's last backward, send what is complete."""
+        if self._narrow:
+            parameter = self._parameters[index]
+            assert self._leaf is not None and parameter.grad is not None
+            self._leaf.views[index].add_(parameter.grad)
+            parameter.grad = None
         if not self._missing:
             return
         for bucket in self._buckets.of[index]:
@@ -145,15 +159,19 @@ class Tree:
     def _send(self, until: int) -> None:
         """Hand the buckets up to `until` to the sender: in the same order on every process."""
         for part in self._buckets.slices[self._sent : until]:
-            assert self._sender is not None
+            assert self._sender is not None and self._leaf is not None
             self.collectives += 1
-            self.bytes += sum(self._leaf_bytes(part) for _ in self._peers())
-            self._sender.start(lambda part=part: self._exchange(part))
+            self.bytes += self._times * (part.stop - part.start) * self._leaf.flat.element_size()
+            self._sender.start(lambda leaf=self._leaf, part=part: self._exchange(self._join(leaf, part)))
         self._sent = max(self._sent, until)
 
-    def _exchange(self, part: slice) -> None:
+    @property
+    def _times(self) -> int:
+        """How often a process sends its gradient in an update."""
+        return self._processes.bit_length() - 1
+
+    def _exchange(self, mine: Tensor) -> None:
         """Recursive doubling: after the step with distance d, 2d neighbouring processes hold the same sum."""
-        mine = self._join(part)
         theirs = torch.empty_like(mine)
         for peer in self._peers():
             works = dist.batch_isend_irecv([dist.P2POp(dist.isend, mine, peer), dist.P2POp(dist.irecv, theirs, peer)])
@@ -167,8 +185,34 @@ class Tree:
             yield self._rank ^ distance
             distance *= 2
 
-    def _leaf_bytes(self, part: slice) -> int:
-        return int((part.stop - part.start) * self._objective.carrier.element_size())
+
+class Line(Tree):
+    """The same for weights of a lower precision than their sums, in no order to rely on: micro-batches one after another,
+    then torch's own reduction."""
+
+    def _push(self) -> None:
+        """What comes next is added to the same sum."""
+
+    @property
+    def _times(self) -> int:
+        return 1
+
+    def _exchange(self, mine: Tensor) -> None:
+        dist.all_reduce(mine)
+
+
+def summed(parameter: nn.Parameter) -> Tensor | None:
+    """What an update is made of: beside a parameter of a lower precision its own sum, else its gradient."""
+    found: Tensor | None = getattr(parameter, "summed", parameter.grad)
+    return found
+
+
+@torch.no_grad()
+def narrow(parameters: list[nn.Parameter]) -> None:
+    """Give an optimizer of low-precision weights the gradients in their precision."""
+    for p in parameters:
+        total = summed(p)
+        p.grad = None if total is None else total.to(p.dtype)
 
 
 class _Buckets:

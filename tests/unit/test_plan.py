@@ -51,6 +51,8 @@ def test_batches(settings: tuple[str, ...], observed: int, per_device: int, accu
         (("precision=tf32",), ["tf32", "precision=fp32"]),
         (("precision=fp16", "hardware=tpu8"), ["fp16", "TPU", "precision=bf16"]),
         (("precision=fp16", "precision.scale=null"), ["precision.scale", "fp16 needs one"]),
+        (("precision.weights=bf16",), ["precision.weights", "fp32", "precision=bf16 precision.weights=bf16"]),
+        (("precision=bf16", "precision.weights=bf16", "sync=no_sync"), ["no_sync", "sync=accumulate"]),
         (("precision.scale=1024",), ["1024 has no effect under precision=fp32", "precision=fp16"]),
     ],
 )  # fmt: skip
