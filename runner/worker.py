@@ -128,7 +128,9 @@ def complete(plan: Plan, world: World, experiment: Experiment) -> Plan:
     still = (
         "the model is in eval mode and is trained as it is: no dropout, no statistics. Call train() on it in model()"
     )
-    notes = statistics_note(experiment.model) + (() if experiment.model.training else (still,))
+    statistics = statistics_note(experiment.model)
+    _refuse_if_bitwise(plan, statistics)
+    notes = statistics + (() if experiment.model.training else (still,))
     return plan.with_sizes(sizes, mine[1], notes)
 
 
@@ -204,8 +206,7 @@ def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, b
     Raises TaskError where such buffers break what was promised.
     """
     notes = buffers.notes()
-    if notes and plan.config.seeding.mode is SeedingMode.bitwise:
-        raise TaskError(f"seeding=bitwise cannot hold: {notes[0]}. Use a model without them, or seeding=exact")
+    _refuse_if_bitwise(plan, notes)
     if streams.model_draws:
         size = plan.arithmetic.per_device
         notes += (
@@ -215,6 +216,12 @@ def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, b
     if world.rank == 0:
         update = {"notes": plan.notes + notes, "draws": streams.model_draws}
         rundir.write_text(folder.plan, plan.model_copy(update=update).to_json() + "\n")
+
+
+def _refuse_if_bitwise(plan: Plan, notes: tuple[str, ...]) -> None:
+    """Raises TaskError if there are `notes` on what depends on the setup, where nothing may."""
+    if notes and plan.config.seeding.mode is SeedingMode.bitwise:
+        raise TaskError(f"seeding=bitwise cannot hold: {notes[0]}. Use a model without them, or seeding=exact")
 
 
 def save_model(folder: RunFolder, world: World, model: nn.Module) -> None:
