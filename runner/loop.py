@@ -16,6 +16,7 @@ from runner.schedule import Schedule
 from runner.schema import NonFinite
 from runner.seeding import Streams
 from runner.sync import Sync
+from runner.sync.local import local
 from runner.window import Window, Windows
 
 
@@ -64,15 +65,15 @@ def update(t: Training, window: Window) -> None:
     t.losses.open()
     sent, sent_bytes = t.sync.collectives, t.sync.bytes
     for micro in window.passes(t.rank, t.every_pass):
-        before = t.sync.collectives
+        before = t.sync.reductions
         batch = next(t.batches) if micro.ids else None
         t.streams.micro_batch(window.update, micro.index)
         total, weight = t.sync.forward(batch, micro.last)
         t.sync.backward(total, micro.last)
-        t.losses.add(window, micro, total, weight, synced=t.sync.collectives > before)
+        t.losses.add(window, micro, total, weight, synced=t.sync.reductions > before)
     sums = t.sync.finish()
     lr = t.schedule.lr
-    norm = average_and_clip(t.parameters, sums[1] / t.sync.averaged_over, t.clip)
+    norm = average_and_clip(t.parameters, sums[1] / t.sync.averaged_over, t.clip, t.sync.norm)
     skipped = t.nonfinite is NonFinite.skip and not t.losses.finite((*sums, norm))
     if not skipped:
         with t.streams.update(window.update):
@@ -92,7 +93,9 @@ def update(t: Training, window: Window) -> None:
 
 
 @torch.no_grad()
-def average_and_clip(parameters: list[torch.nn.Parameter], weight: Tensor, clip: float | None) -> Tensor:
+def average_and_clip(
+    parameters: list[torch.nn.Parameter], weight: Tensor, clip: float | None, norm_of: Callable[[list[Tensor]], Tensor]
+) -> Tensor:
     """Divide the gradients by the window's weight and clip them to a global norm, in one pass over them.
 
     Returns the norm before clipping, as a tensor on the device. A parameter that nothing in the window used gets
@@ -100,10 +103,10 @@ def average_and_clip(parameters: list[torch.nn.Parameter], weight: Tensor, clip:
     """
     gradients = [_gradient(p) for p in parameters]
     scale = torch.where(weight > 0, 1 / weight, 0.0)
-    norm = torch.nn.utils.get_total_norm(gradients) * scale
+    norm = norm_of(gradients) * scale
     if clip is not None:
         scale = scale * (clip / (norm + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(gradients, scale)
+    torch._foreach_mul_([local(g) for g in gradients], scale)
     return norm
 
 

@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from runner import backend as backends
 from runner import rundir, world
-from runner.backend import Backend
+from runner.backend import Backend, to_device
 from runner.build import build
 from runner.data import Items, Request, check_dataset, load
 from runner.errors import TaskError
@@ -29,6 +29,7 @@ from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
 from runner.seeding import Streams, seed_generators
 from runner.sync import open_sync
+from runner.sync.local import optimizer_groups, whole_weights
 from runner.task import Adopted, adopt
 from runner.world import Seat, World
 
@@ -87,7 +88,8 @@ def make_experiment(plan: Plan, precision: Precision, backend: Backend) -> Exper
         )
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
         raise TaskError(f"{task.name}.model has lazy parameters without a shape: put one batch through it in model()")
-    model = precision.apply(model, backend.device)
+    # a sharded model goes to the device part by part, when it is cut: whole it may not fit
+    model = precision.apply(model, torch.device("cpu") if config.hardware.sharded else backend.device)
     if plan.disturb:
         disturb(model, derive(config.seed, "twin"))
     return Experiment(task, model, data)
@@ -142,28 +144,34 @@ def prepare(
     config, task, model = plan.config, experiment.task, experiment.model
     exact = config.seeding.mode is SeedingMode.exact
     windows = plan.windows()
-    every_pass = config.sync.policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
+    every_pass = config.hardware.sharded or config.sync.policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
     streams = Streams(config.seed, exact, world.rank, backend.device, config.optim.name == "custom")
     buffers = Buffers(model)
     items = Items(experiment.data, task.collate, config.seed, "item", exact)
     floats = precision.weights if precision.casts_inputs else None
     requests = _Requests(plan, world.rank, every_pass)
+
+    def stand_in() -> Any:
+        first = tuple(range(min(plan.arithmetic.per_device, len(experiment.data))))
+        return to_device(items[0, first], backend.device, floats)
+
+    sync = open_sync(plan, world, task, model, precision, backend.device, stand_in)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(config, plan.arithmetic.lr, parameters)
+    optimizer = make_optimizer(config, plan.arithmetic.lr, optimizer_groups(parameters))
     every = config.log.every or (10 if backend.reading_waits else 1)
     return Training(
         rank=world.rank,
         windows=windows,
         batches=load(items, requests, config.data.workers, config.seed, backend.device, floats, world.rank),
         streams=streams,
-        sync=open_sync(plan, world, task, model, precision),
+        sync=sync,
         parameters=parameters,
         optimizer=optimizer,
         schedule=Schedule(optimizer, config, windows.updates),
         clip=config.optim.clip,
         nonfinite=config.nonfinite,
         losses=Losses(folder, world, backend, every),
-        evaluation=Evaluation(plan, world, folder, task, model, buffers, streams, precision, backend.device),
+        evaluation=Evaluation(plan, world, folder, task, model, sync, buffers, streams, precision, backend.device),
         after_first=lambda: write_notes(plan, folder, world, streams, buffers),
         before_last_evaluation=lambda: save_model(folder, world, model),
         every_pass=every_pass,
@@ -197,13 +205,13 @@ def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, b
 
 
 def save_model(folder: RunFolder, world: World, model: nn.Module) -> None:
-    """The final weights of rank 0, on the CPU, in `model.pt`, whole or not at all."""
+    """The final weights of rank 0, on the CPU, unsharded, in `model.pt`, whole or not at all. All processes must take part."""
     check_alike(world, model)
-    if world.rank:
-        return
-    beside = folder.model.with_suffix(".partial")
-    torch.save({k: v.cpu() for k, v in model.state_dict().items()}, beside)
-    beside.replace(folder.model)
+    weights = whole_weights(model)
+    if world.rank == 0:
+        beside = folder.model.with_suffix(".partial")
+        torch.save(weights, beside)
+        beside.replace(folder.model)
 
 
 def _save_rows(training: Training) -> None:

@@ -12,18 +12,19 @@ What was sent is counted where it is sent, in DDP's communication hook, not deri
 # No postponed annotations here: DDP looks at the hook's, and wants types, not text.
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from runner.errors import TaskError
 from runner.plan import BUCKET_BYTES
 from runner.schema import SyncPolicy
+from runner.sync.local import norm_of
 from runner.sync.objective import Objective
 
 # Buffers stay local in training (BatchNorm's statistics, say): sending them is no part of the gradient.
@@ -76,6 +77,16 @@ class Ddp:
         total, weight = self._sums.clone()
         self._sums.zero_()
         return total, weight
+
+    @property
+    def reductions(self) -> int:
+        return self.collectives
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        return norm_of(gradients)
+
+    def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
+        return function(self._objective.model, batch)
 
     def _unsynced(self, wanted: bool) -> AbstractContextManager[object]:
         return self._ddp.no_sync() if wanted else nullcontext()

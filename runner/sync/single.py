@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from runner.sync.local import norm_of
 from runner.sync.objective import Objective
 
 
@@ -13,6 +15,7 @@ class Single:
     """Nothing is sent."""
 
     collectives = 0
+    reductions = 0
     bytes = 0
     averaged_over = 1
 
@@ -28,3 +31,9 @@ class Single:
     def finish(self) -> tuple[Tensor, Tensor]:
         total, weight = self._objective.take()
         return total, weight
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        return norm_of(gradients)
+
+    def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
+        return function(self._objective.model, batch)
