@@ -38,6 +38,7 @@ class Training:
     evaluation: Evaluation
     before_last_evaluation: Callable[[], None]
     after_first: Callable[[], None]  # what can only be told once a window has gone through the model
+    held: Callable[[], list[Tensor]]  # what memory holds between windows: weights, buffers, optimizer state
     every_pass: bool  # whether every micro-batch is reduced, so that all processes need as many passes
 
 
@@ -62,7 +63,11 @@ def train(t: Training) -> int:
 
 def update(t: Training, window: Window) -> None:
     """One window: a forward and a backward for every pass of this process, one reduction, one optimizer update."""
-    t.losses.open()
+    with t.losses.window(window.update, t.held):
+        _update(t, window)
+
+
+def _update(t: Training, window: Window) -> None:
     sent, sent_bytes = t.sync.collectives, t.sync.bytes
     for micro in window.passes(t.rank, t.every_pass):
         before = t.sync.reductions

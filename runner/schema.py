@@ -274,7 +274,10 @@ class EarlyStop(Section):
 
 
 class Log(Section):
+    """`memory`: measure the peak memory of all windows, or of none; None: of all where it costs nothing, else of two."""
+
     every: PositiveInt | None
+    memory: bool | None = None
 
 
 class Config(Section):

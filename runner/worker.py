@@ -29,7 +29,7 @@ from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
 from runner.seeding import Streams, seed_generators
 from runner.sync import open_sync
-from runner.sync.local import optimizer_groups, whole_weights
+from runner.sync.local import local, optimizer_groups, whole_weights
 from runner.task import Adopted, adopt
 from runner.world import Seat, World
 
@@ -170,12 +170,27 @@ def prepare(
         schedule=Schedule(optimizer, config, windows.updates),
         clip=config.optim.clip,
         nonfinite=config.nonfinite,
-        losses=Losses(folder, world, backend, every),
+        losses=Losses(folder, world, backend, every, measured_windows(plan, backend)),
         evaluation=Evaluation(plan, world, folder, task, model, sync, buffers, streams, precision, backend.device),
         after_first=lambda: write_notes(plan, folder, world, streams, buffers),
         before_last_evaluation=lambda: save_model(folder, world, model),
+        held=lambda: held(model, optimizer),
         every_pass=every_pass,
     )
+
+
+def measured_windows(plan: Plan, backend: Backend) -> int | None:
+    """How many windows' peak memory is measured; None: of all. Two show the peak: the optimizer's state comes in the first."""
+    wanted = plan.config.log.memory
+    if wanted is None:
+        return 2 if backend.measuring_slows else None
+    return None if wanted else 0
+
+
+def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The tensors of a model and its optimizer, as this process holds them."""
+    state = [v for values in optimizer.state.values() for v in values.values() if isinstance(v, torch.Tensor)]
+    return [local(t.detach()) for t in [*model.parameters(), *model.buffers(), *state]]
 
 
 class _Requests:

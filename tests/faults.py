@@ -214,11 +214,18 @@ def scalars_apart() -> None:
     fsdp.Fsdp.finish = finish
 
 
+def peak_stays() -> None:
+    """The peak of memory is that of the process, not of the window."""
+    from runner.backend.meter import Meter
+
+    Meter.restart = lambda self: None
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
         mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
         same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
-        skip_alone, full_precision, no_scatter, stand_in_counts, norm_of_a_share, scalars_apart,
+        skip_alone, full_precision, no_scatter, stand_in_counts, norm_of_a_share, scalars_apart, peak_stays,
     )
 }  # fmt: skip
