@@ -63,9 +63,13 @@ class Comm(_Frozen):
 
 
 class Memory(_Frozen):
-    """Peak memory of one device in bytes; None: not predicted."""
+    """Peak memory of one device in bytes; None: not predicted. `parts` is what it is made of, `capacity` what a device
+    has, where that is known."""
 
     peak_bytes: int | None
+    parts: dict[str, int] = {}
+    capacity: int | None = None
+    assumptions: tuple[str, ...] = ()
 
 
 class Plan(_Frozen):
@@ -294,6 +298,7 @@ def setup_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
     """Where and how it is trained."""
     values = config.model_dump(mode="json", by_alias=True)
     setup = {k: values[k] for k in ("hardware", "sync", "precision", "seeding", "link")}
+    setup["activation_checkpoint"] = config.activation_checkpoint
     setup["per_device"], setup["accum"] = arithmetic.per_device, arithmetic.accum
     return setup
 

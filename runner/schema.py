@@ -188,6 +188,7 @@ class Hardware(Section):
     parallel: Parallel = Parallel.ddp
     shard: PositiveInt | None = None  # hsdp: processes that share one copy of the model; None: those of a node
     threads: PositiveInt | None = None  # of one process; None: the machine's cores divided by its processes
+    memory: PositiveFloat | None = None  # of one device, in GiB: what a predicted peak is held against
     timeout: PositiveFloat = 300.0  # seconds that a rank waits for another before the run fails
 
     @property
@@ -295,6 +296,7 @@ class Config(Section):
     link: Link
     tracker: Annotated[LocalTracker | WandbTracker | TensorboardTracker | MlflowTracker, Field(discriminator="name")]
     accum: PositiveInt
+    activation_checkpoint: bool = False  # compute the activations of blocks again in the backward
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     budget: Budget
     data: Data

@@ -29,6 +29,7 @@ from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
 from runner.seeding import Streams, seed_generators
 from runner.sync import open_sync
+from runner.sync.blocks import checkpoint_blocks
 from runner.sync.local import local, optimizer_groups, whole_weights
 from runner.task import Adopted, adopt
 from runner.world import Seat, World
@@ -150,6 +151,9 @@ def prepare(
     items = Items(experiment.data, task.collate, config.seed, "item", exact)
     floats = precision.weights if precision.casts_inputs else None
     requests = _Requests(plan, world.rank, every_pass)
+
+    if config.activation_checkpoint:
+        checkpoint_blocks(task, model)
 
     def stand_in() -> Any:
         first = tuple(range(min(plan.arithmetic.per_device, len(experiment.data))))

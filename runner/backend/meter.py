@@ -68,15 +68,15 @@ class Meter(TorchDispatchMode):
         known = self._held.get(key)
         if known is None:
             self._held[key] = (weakref.ref(storage, lambda _: self._forget(key)), size)
-            self._add(size)
+            self._add(key, size)
         elif known[1] != size:
             self._held[key] = (known[0], size)
-            self._add(size - known[1])
+            self._add(key, size - known[1])
 
     def _forget(self, key: int) -> None:
-        self.current -= self._held.pop(key)[1]
+        self._add(key, -self._held.pop(key)[1])
 
-    def _add(self, size: int) -> None:
+    def _add(self, key: int, size: int) -> None:
         self.current += size
         self.peak = max(self.peak, self.current)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from runner.errors import TaskError
 from runner.task import Adopted
@@ -21,6 +23,18 @@ def blocks_of(task: Adopted, model: nn.Module) -> list[nn.Module]:
         if id(block) not in inside:
             raise TaskError(f"{task.name}.shard returned a {type(block).__name__} that is no part inside the model")
     return list(named)
+
+
+def checkpoint_blocks(task: Adopted, model: nn.Module) -> None:
+    """Keep no activations inside the blocks: they are computed again in the backward, with the same random draws.
+    Raises TaskError if there are no blocks."""
+    blocks = blocks_of(task, model)
+    if not blocks:
+        raise TaskError(
+            f"activation_checkpoint=true: the model of {task.name} has no repeated parts. Name some by the task's shard(model)"
+        )
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def _repeated(model: nn.Module, module: nn.Module, uses: Counter[int]) -> Iterator[nn.Module]:
