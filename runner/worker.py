@@ -61,7 +61,7 @@ def run(plan: Plan, folder: RunFolder, world: World, backend: Backend) -> None:
     plan = complete(plan, world, experiment)
     if world.rank == 0:
         rundir.write_text(folder.plan, plan.to_json() + "\n")
-    share(world, [*experiment.model.parameters(), *experiment.model.buffers()])
+    share(world, [*experiment.model.parameters(), *experiment.model.buffers()], backend.device)
     training = prepare(plan, folder, world, backend, precision, experiment)
     try:
         training.evaluation.rehearse()
@@ -177,7 +177,7 @@ def prepare(
         losses=Losses(folder, world, backend, every, measured_windows(plan, backend)),
         evaluation=Evaluation(plan, world, folder, task, model, sync, buffers, streams, precision, backend.device),
         after_first=lambda: write_notes(plan, folder, world, streams, buffers),
-        before_last_evaluation=lambda: save_model(folder, world, model),
+        before_last_evaluation=lambda: save_model(folder, world, model, config.hardware.copy_size),
         held=lambda: held(model, optimizer),
         every_pass=every_pass,
     )
@@ -223,9 +223,9 @@ def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, b
         rundir.write_text(folder.plan, plan.model_copy(update={"notes": plan.notes + notes}).to_json() + "\n")
 
 
-def save_model(folder: RunFolder, world: World, model: nn.Module) -> None:
+def save_model(folder: RunFolder, world: World, model: nn.Module, copy_size: int) -> None:
     """The final weights of rank 0, on the CPU, unsharded, in `model.pt`, whole or not at all. All processes must take part."""
-    check_alike(world, model)
+    check_alike(world, model, copy_size)
     weights = whole_weights(model)
     if world.rank == 0:
         beside = folder.model.with_suffix(".partial")

@@ -124,7 +124,7 @@ class _Buckets:
     are reduced. DDP itself does not work on tensors without memory."""
 
     collectives = reductions = bytes = 0
-    factor = 1
+    averaged_over = 1
 
     def __init__(self, objective: Objective, policy: SyncPolicy, ledger: Ledger):
         self._objective = objective

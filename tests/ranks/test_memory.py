@@ -45,7 +45,7 @@ def test_every_batch_has_the_peak_of_accum_1(bench: Bench) -> None:
     assert -LAYER < many[16] - one < 2 * LAYER
     kept = peak(bench, 2, 16, *FSDP, "sync=accumulate")
     assert kept > 1.15 * one
-    assert kept - many[16] > 0.4 * MODEL, "the gradient of the half of the model that is elsewhere"
+    assert kept - many[16] > 0.3 * MODEL, "the gradient of the half of the model that is elsewhere"
 
 
 def test_sharding_shares(bench: Bench) -> None:
