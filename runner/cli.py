@@ -58,22 +58,26 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    """Print the plan of a command line. Starts nothing and imports no torch."""
+    """Print the plan of a command line. Starts nothing, and imports no torch unless it is asked to look closer."""
     from runner.build import check_arguments
     from runner.compose import app
     from runner.compose.arguments import parse
     from runner.plan_view import show_plan, sizes_of
 
-    own = [a for a in arguments if a in ("--json", "--load")]
+    own = [a for a in arguments if a in ("--json", "--load", "--memory")]
     line = parse([a for a in arguments if a not in own])
     unknown = [f for f in line.flags if f.startswith("-") and f.partition("=")[0] not in ("--config-dir", "-cd")]
     if unknown:
-        fix = "It takes --json, --load and --config-dir"
+        fix = "It takes --json, --load, --memory and --config-dir"
         raise ConfigError(Problem(flag, "is not a flag of plan", fix) for flag in unknown)
     plan = app.compose_one(line, lambda p: check_arguments(p.config.task))
     sizes = sizes_of(plan.config.task, load="--load" in own)
     if sizes is not None:
         plan = plan.with_sizes(sizes)
+    if "--memory" in own:
+        from runner.predict.memory import predict  # imports torch, and runs a window
+
+        plan = plan.model_copy(update={"memory": predict(plan)})
     if "--json" in own:
         print(plan.to_json())
     else:

@@ -26,6 +26,7 @@ from runner.records import EvalRow
 from runner.replicas import Buffers
 from runner.rundir import RunFolder
 from runner.seeding import Streams
+from runner.sync import Sync
 from runner.task import Adopted, check_loss, check_metrics
 from runner.window import Window
 from runner.world import World
@@ -37,10 +38,11 @@ class Evaluation:
     """When to evaluate, how, and whether to stop for what came out of it."""
 
     def __init__(
-        self, plan: Plan, world: World, folder: RunFolder, task: Adopted, model: nn.Module,
+        self, plan: Plan, world: World, folder: RunFolder, task: Adopted, model: nn.Module, sync: Sync,
         buffers: Buffers, streams: Streams, precision: Precision, device: torch.device,
     ):  # fmt: skip
         self._plan, self._world, self._folder, self._task, self._model = plan, world, folder, task, model
+        self._sync = sync
         self._streams, self._precision, self._device = streams, precision, device
         self._buffers = buffers
         self._data = task.eval_data()
@@ -107,28 +109,37 @@ class Evaluation:
                 for module, mode in modes:
                     module.training = mode
 
-    def _terms(self, update: int, batches: Iterable[tuple[int, Any]]) -> Terms:
+    def _terms(self, update: int, batches: Iterable[tuple[int | None, Any]]) -> Terms:
         """This process's share of what is to be added up."""
         found: dict[str, list[tuple[Tensor | float, Tensor | float]]] = defaultdict(list)
         for number, batch in batches:
-            if self._streams.exact:
+            if self._streams.exact and number is not None:
                 self._streams.micro_batch(-update, number)  # no training update has a negative number
             with self._precision.forward():
-                found["loss"].append(check_loss(self._task.loss(self._model, batch), self._task.name))
-                for name, pair in check_metrics(self._task.metrics(self._model, batch), self._task.name).items():
+                loss = check_loss(self._sync.call(self._task.loss, batch), self._task.name)
+                metrics = check_metrics(self._sync.call(self._task.metrics, batch), self._task.name)
+                if number is None:
+                    continue
+                found["loss"].append(loss)
+                for name, pair in metrics.items():
                     found[name].append(pair)
         return {name: (_read(p[0] for p in pairs), _read(p[1] for p in pairs)) for name, pairs in found.items()}
 
     def _batches(self) -> Any:
+        """This process's batches, each with its number in the whole evaluation; None for one that does not count."""
         size, seed = self._plan.arithmetic.per_device, self._plan.config.seed
         batches = [(0, tuple(range(i, min(i + size, self._count)))) for i in range(0, self._count, size)]
         share = -(-len(batches) // self._world.size)
         first = self._world.rank * share
         mine = batches[first : first + share]
+        numbers: list[int | None] = list(range(first, first + len(mine)))
+        if batches and self._plan.config.hardware.sharded:  # which runs on all processes or on none
+            numbers += [None] * (share - len(mine))
+            mine += [batches[0]] * (share - len(mine))
         items = Items(self._data, self._task.collate, seed, "eval item", self._streams.exact)
         floats = self._precision.weights if self._precision.casts_inputs else None
         workers = min(self._plan.config.data.workers, len(mine))
-        return enumerate(load(items, mine, workers, seed, self._device, floats, self._world.rank), first)
+        return zip(numbers, load(items, mine, workers, seed, self._device, floats, self._world.rank), strict=True)
 
     def _should_stop(self, row: EvalRow) -> bool:
         stop = self._plan.config.early_stop

@@ -19,6 +19,7 @@ from runner.schedule import Schedule
 from runner.schema import NonFinite
 from runner.seeding import Streams
 from runner.sync import Sync
+from runner.sync.local import local
 from runner.sync.tree import summed
 from runner.window import Window, Windows
 
@@ -43,6 +44,7 @@ class Training:
     before_last_evaluation: Callable[[], None]
     after_first: Callable[[], None]  # what can only be told once a window has gone through the model
     compiled: bool
+    held: Callable[[], list[Tensor]]  # what memory holds between windows: weights, buffers, optimizer state
     every_pass: bool  # whether every micro-batch is reduced, so that all processes need as many passes
 
 
@@ -67,21 +69,25 @@ def train(t: Training) -> int:
 
 def update(t: Training, window: Window) -> None:
     """One window: a forward and a backward for every pass of this process, one reduction, one optimizer update."""
-    t.losses.open()
+    with t.losses.window(window.update, t.held):
+        _update(t, window)
+
+
+def _update(t: Training, window: Window) -> None:
     sent, sent_bytes = t.sync.collectives, t.sync.bytes
     for micro in window.passes(t.rank, t.every_pass):
-        before = t.sync.collectives
+        before = t.sync.reductions
         batch = next(t.batches) if micro.ids else None
         t.streams.micro_batch(window.update, micro.index)
         with uncompiled(t.compiled and len(micro.ids) < window.per_device):
             total, weight = t.sync.forward(batch, micro.last)
         t.sync.backward(t.scaler.scale(total), micro.last)
-        t.losses.add(window, micro, total, weight, synced=t.sync.collectives > before)
+        t.losses.add(window, micro, total, weight, synced=t.sync.reductions > before)
     sums = t.sync.finish()
     lr = t.schedule.lr
     gradients = [gradient(p) for p in t.parameters]
     t.scaler.unscale()
-    norm = average_and_clip(gradients, sums[1] / t.sync.averaged_over, t.clip)
+    norm = average_and_clip(gradients, sums[1] / t.sync.averaged_over, t.clip, t.sync.norm)
     skipped = not apply(t, window, sums, norm)
     for parameter in t.parameters:  # of all, also of those that the optimizer does not hold
         parameter.grad = None
@@ -116,17 +122,19 @@ def apply(t: Training, window: Window, sums: tuple[Tensor, Tensor], norm: Tensor
 
 
 @torch.no_grad()
-def average_and_clip(gradients: list[Tensor], weight: Tensor, clip: float | None) -> Tensor:
+def average_and_clip(
+    gradients: list[Tensor], weight: Tensor, clip: float | None, norm_of: Callable[[list[Tensor]], Tensor]
+) -> Tensor:
     """Divide the gradients by the window's weight and clip them to a global norm, in one pass over them.
 
     Returns the norm before clipping, as a tensor on the device. A window without any weight changes no gradient but
     to zero.
     """
     scale = torch.where(weight > 0, 1 / weight, 0.0)
-    norm = torch.nn.utils.get_total_norm(gradients) * scale
+    norm = norm_of(gradients) * scale
     if clip is not None:
         scale = scale * (clip / (norm + 1e-6)).clamp(max=1.0)
-    torch._foreach_mul_(gradients, scale)
+    torch._foreach_mul_([local(g) for g in gradients], scale)
     return norm
 
 

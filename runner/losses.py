@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,17 +43,19 @@ class _Update:
     bytes: int
     skipped: bool
     scale: Tensor | None
-    peak_memory: int
+    peak_memory: int | None
 
 
 class Losses:
     """Collects what a window's passes leave behind, and writes its rows after every `every` windows.
 
+    `measures` is the number of windows whose peak memory is measured, from the first one on; None for all.
     `reads` counts how often the host has waited for values of the device.
     """
 
-    def __init__(self, folder: RunFolder, world: World, backend: Backend, every: int):
+    def __init__(self, folder: RunFolder, world: World, backend: Backend, every: int, measures: int | None):
         self.reads = 0
+        self._measures, self._measured = measures, False
         self._world, self._backend, self._every = world, backend, every
         self._batch_file, self._update_file = Appender(folder.batches), Appender(folder.updates)
         self._micros: list[_Micro] = []
@@ -60,9 +63,14 @@ class Losses:
         self._last = backend.mark()
         self._opened = self._last
 
-    def open(self) -> None:
-        """A window begins now: what came before it (an evaluation, say) is no part of its time."""
-        self._opened = self._last = self._backend.mark()
+    @contextmanager
+    def window(self, update: int, held: Callable[[], list[Tensor]]) -> Iterator[None]:
+        """A window is done meanwhile: what came before it (an evaluation, say) is no part of its time. `held` are the
+        tensors that are there already."""
+        self._measured = self._measures is None or update <= self._measures
+        with self._backend.measuring(held()) if self._measured else nullcontext():
+            self._opened = self._last = self._backend.mark()
+            yield
 
     def add(self, window: Window, micro: MicroBatch, total: Tensor, weight: Tensor | float, synced: bool) -> None:
         """A pass is done. One without items only took part in a reduction and leaves no row."""
@@ -74,9 +82,8 @@ class Losses:
     def close(self, window: Window, sums: tuple[Tensor, Tensor], norm: Tensor, **facts: Any) -> None:
         """The window's update is done; read and write if it is time. Raises NonFiniteError."""
         mark = self._backend.mark()
-        memory = self._backend.peak_memory()
+        memory = self._backend.peak_memory() if self._measured else None
         self._updates.append(_Update(window, *sums, norm, start=self._opened, end=mark, peak_memory=memory, **facts))
-        self._backend.reset_peak()
         if len(self._updates) >= self._every:
             self.flush()
 

@@ -16,7 +16,17 @@ from pydantic import BaseModel, ConfigDict
 
 from runner.demands import unmet
 from runner.errors import ConfigError, Problem
-from runner.schema import BatchMode, Config, PrecisionName, Remainder, ScalingRule, SeedingMode, SyncPolicy
+from runner.schema import (
+    BatchMode,
+    Config,
+    Device,
+    Parallel,
+    PrecisionName,
+    Remainder,
+    ScalingRule,
+    SeedingMode,
+    SyncPolicy,
+)
 from runner.window import Windows, windows_per_epoch
 
 VERSION = 1
@@ -65,9 +75,13 @@ class Comm(_Frozen):
 
 
 class Memory(_Frozen):
-    """Peak memory of one device in bytes; None: not predicted."""
+    """Peak memory of one device in bytes; None: not predicted. `parts` is what it is made of, `capacity` what a device
+    has, where that is known."""
 
     peak_bytes: int | None
+    parts: dict[str, int] = {}
+    capacity: int | None = None
+    assumptions: tuple[str, ...] = ()
 
 
 class Plan(_Frozen):
@@ -136,6 +150,7 @@ def _cross_field(config: Config) -> Iterator[Problem]:
     if hardware.processes % hardware.nodes:
         what = f"{hardware.processes} processes cannot be spread evenly over {hardware.nodes} nodes"
         yield Problem("hardware.processes", what, f"Set a multiple: hardware.processes={2 * hardware.nodes}")
+    yield from _sharding(config)
     if config.lr_scaling.rule is not ScalingRule.none and config.lr_scaling.reference is None:
         what = f"lr_scaling={config.lr_scaling.rule.value} needs the observed batch that optim.lr was chosen for"
         yield Problem("lr_scaling.reference", what, "Set lr_scaling.reference=64, say")
@@ -154,6 +169,28 @@ def _warmup(config: Config, updates: int) -> Iterator[Problem]:
     if config.schedule.warmup > updates:
         what = f"{config.schedule.warmup} updates of warm-up are more than the {updates} of the run"
         yield Problem("schedule.warmup", what, f"Choose at most {updates}")
+
+
+def _sharding(config: Config) -> Iterator[Problem]:
+    """What sharding asks of the hardware, and what is asked of it."""
+    hardware, policy = config.hardware, config.sync.policy
+    hybrid, size, shard = hardware.parallel is Parallel.hsdp, hardware.processes, hardware.shard
+    if policy is SyncPolicy.accumulate_local and not hybrid:
+        what = f"accumulate_local reduces inside a copy of the model and between copies, and {hardware.parallel.value} has no copies to tell apart"
+        yield Problem("sync", what, "Use hardware.parallel=hsdp, or sync=accumulate")
+    if shard is not None and not hybrid:
+        yield Problem(
+            "hardware.shard", f"{shard} has no effect under {hardware.parallel.value}", "Use hardware.parallel=hsdp"
+        )
+    if hybrid and size > 1 and not size % hardware.nodes:
+        here = hardware.copy_size
+        fits = [n for n in range(2, size) if size % n == 0]
+        if here not in fits:
+            what = f"hsdp spreads each copy of the model over some of the {size} processes, and {here} is not such a number"
+            choices = " or ".join(f"hardware.shard={n}" for n in fits)
+            yield Problem("hardware.shard", what, f"Set {choices}" if fits else "Use hardware.parallel=fsdp")
+    if hardware.sharded and hardware.device is Device.xla:
+        yield Problem("hardware.parallel", "fsdp and hsdp are not for xla", "Use hardware.parallel=ddp")
 
 
 def _divisibility(config: Config) -> Iterator[Problem]:
@@ -232,12 +269,17 @@ def _no_window(items: int, observed: int, remainder: Remainder) -> Problem:
 
 
 def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
-    """Predicted, for the measured counts to be held against. One process sends nothing."""
+    """Predicted, for the measured counts to be held against. One process sends nothing.
+
+    What a sharded model sends depends on how it is made; only the model itself can tell.
+    """
     if arithmetic.processes == 1:
         return Comm(reductions=0, collectives=0, bytes=0)
     once = config.sync.policy in (SyncPolicy.accumulate, SyncPolicy.no_sync)
+    if config.hardware.sharded:  # which decides in the backward, so the context around that alone is in time
+        once = once or config.sync.policy is SyncPolicy.backward_only
     reductions = 1 if once else arithmetic.accum
-    if sizes is None:
+    if sizes is None or config.hardware.sharded:
         return Comm(reductions=reductions, collectives=None, bytes=None)
     element = 8 if config.precision.name is PrecisionName.fp64 else 4
     gradient = (sizes.parameters + CARRIER_ELEMENTS) * element
@@ -270,6 +312,7 @@ def setup_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
     """Where and how it is trained."""
     values = config.model_dump(mode="json", by_alias=True)
     setup = {k: values[k] for k in ("hardware", "sync", "precision", "seeding", "link", "compile")}
+    setup["activation_checkpoint"] = config.activation_checkpoint
     setup["per_device"], setup["accum"] = arithmetic.per_device, arithmetic.accum
     return setup
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.build import BUILT_IN, build
-from runner.plan import Plan, Sizes
+from runner.plan import Memory, Plan, Sizes
 from runner.schema import Task
 
 WORKERS = (1, 2, 8)  # one device, two, and a pod of eight: the guide's columns
@@ -49,9 +49,15 @@ def show_plan(plan: Plan) -> None:
     table.add_row("sync", f"{c.sync.policy.value}: the gradient {_times(plan.comm.reductions)}")
     if plan.comm.bytes is not None:
         table.add_row("collectives, bytes", f"{plan.comm.collectives}, {plan.comm.bytes:,} an update (full window)")
+    if plan.memory.peak_bytes is not None:
+        table.add_row("peak memory", _memory(plan.memory))
+        for part, size in sorted(plan.memory.parts.items(), key=lambda item: -item[1]):
+            table.add_row("", f"{_gib(size)}  {part}")
     table.add_row("experiment, setup", f"{plan.experiment}, {plan.setup}")
     console.print(table)
     console.print(_equivalents(plan))
+    for assumption in plan.memory.assumptions:
+        console.print(f"assumed: {assumption}", markup=False, highlight=False)
     for note in plan.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
 
@@ -67,6 +73,21 @@ def _equivalents(plan: Plan) -> Table:
     table.add_row(f"per device, for an observed batch of {a.observed}", *same)
     table.add_row(f"observed batch, with {a.per_device} per device", *(str(a.per_device * n) for n in WORKERS))
     return table
+
+
+def _memory(memory: Memory) -> str:
+    """The predicted peak, and whether it fits."""
+    assert memory.peak_bytes is not None
+    told = f"{_gib(memory.peak_bytes)} on each device"
+    if memory.capacity is None:
+        return told
+    left = memory.capacity - memory.peak_bytes
+    fits = f"fits, {_gib(left)} to spare" if left >= 0 else f"does not fit, by {_gib(-left)}"
+    return f"{told} of {_gib(memory.capacity)}: {fits}"
+
+
+def _gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
 
 
 def _times(n: int) -> str:

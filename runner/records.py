@@ -41,7 +41,8 @@ class BatchRow:
 @dataclass(slots=True)
 class UpdateRow:
     """One optimizer update, over all processes. `loss` is null where the weight is zero; `grad_norm` is the
-    global norm before clipping; `bytes` is what one process handed to the reductions; `peak_memory` in bytes."""
+    global norm before clipping; `bytes` is what one process handed to the reductions; `peak_memory` in bytes, null
+    where it was not measured."""
 
     update: int
     epoch: int
@@ -56,7 +57,7 @@ class UpdateRow:
     bytes: int
     skipped: bool
     scale: float | None
-    peak_memory: int
+    peak_memory: int | None
 
 
 @dataclass(slots=True)

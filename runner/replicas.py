@@ -14,30 +14,35 @@ import torch
 from torch import Tensor, nn
 
 from runner.errors import TaskError
+from runner.sync.local import local
 from runner.world import World
 
 
 @torch.no_grad()
-def share(world: World, tensors: list[Tensor]) -> None:
-    """Overwrite tensors of any format by those of rank 0: they are sent as bytes, which every library can."""
+def share(world: World, tensors: list[Tensor], device: torch.device | None = None) -> None:
+    """Overwrite tensors of any format by those of rank 0: they are sent as bytes, which every library can, and from
+    `device`, where they are not on one that the library knows."""
     if world.size == 1:
         return
     for tensor in tensors:
-        whole = tensor.detach().contiguous()
+        whole = tensor.detach().to(device).contiguous()
         world.broadcast(whole.reshape(-1).view(torch.uint8))
         if whole.data_ptr() != tensor.data_ptr() and not torch.equal(whole, tensor):
             tensor.copy_(whole)
 
 
-def check_alike(world: World, model: nn.Module) -> None:
-    """Raises TaskError if the processes hold different weights: then something in an update depended on the rank."""
+def check_alike(world: World, model: nn.Module, copy_size: int = 1) -> None:
+    """Raises TaskError if the processes hold different weights: then something in an update depended on the rank.
+
+    Where a copy of the model is spread over `copy_size` processes, those that hold the same share of it are compared.
+    """
     if world.size == 1:
         return
     digest = blake2b(digest_size=8)
     for parameter in model.parameters():
-        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(local(parameter.detach()).cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     found = world.gather(digest.hexdigest())
-    if len(set(found)) > 1:
+    if any(theirs != found[rank % copy_size] for rank, theirs in enumerate(found)):
         raise TaskError(
             f"the processes hold different weights ({', '.join(found)}): an update depended on the rank. "
             "Look for an optimizer or a task that draws from a generator of its own, or that asks for its rank"

@@ -34,7 +34,11 @@ class Device(str, Enum):
 
 
 class Parallel(str, Enum):
+    """ddp: every process holds the model; fsdp: each holds a share of it; hsdp: several copies, each shared."""
+
     ddp = "ddp"
+    fsdp = "fsdp"
+    hsdp = "hsdp"
 
 
 class BatchMode(str, Enum):
@@ -56,6 +60,7 @@ class SyncPolicy(str, Enum):
     no_sync = "no_sync"
     every_batch = "every_batch"
     backward_only = "backward_only"
+    accumulate_local = "accumulate_local"  # hsdp: inside a copy at every micro-batch, between copies once
 
 
 class PrecisionName(str, Enum):
@@ -187,8 +192,22 @@ class Hardware(Section):
     processes: PositiveInt
     nodes: PositiveInt = 1
     parallel: Parallel = Parallel.ddp
+    shard: PositiveInt | None = None  # hsdp: processes that share one copy of the model; None: those of a node
     threads: PositiveInt | None = None  # of one process; None: the machine's cores divided by its processes
+    memory: PositiveFloat | None = None  # of one device, in GiB: what a predicted peak is held against
     timeout: PositiveFloat = 300.0  # seconds that a rank waits for another before the run fails
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a process holds less than the whole model."""
+        return self.parallel is not Parallel.ddp and self.processes > 1
+
+    @property
+    def copy_size(self) -> int:
+        """Over how many processes one copy of the model is spread."""
+        if not self.sharded:
+            return 1
+        return self.processes if self.parallel is Parallel.fsdp else self.shard or self.processes // self.nodes
 
 
 class Sync(Section):
@@ -269,7 +288,10 @@ class EarlyStop(Section):
 
 
 class Log(Section):
+    """`memory`: measure the peak memory of all windows, or of none; None: of all where it costs nothing, else of two."""
+
     every: PositiveInt | None
+    memory: bool | None = None
 
 
 class Config(Section):
@@ -288,6 +310,7 @@ class Config(Section):
     tracker: Annotated[LocalTracker | WandbTracker | TensorboardTracker | MlflowTracker, Field(discriminator="name")]
     accum: PositiveInt
     compile: bool = False
+    activation_checkpoint: bool = False  # compute the activations of blocks again in the backward
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     budget: Budget
     data: Data

@@ -27,19 +27,21 @@ class Summary:
     updates: int
     loss: float | None
     evaluation: dict[str, Any] | None
-    seconds: tuple[float, float] | None  # of a micro-batch: mean and standard deviation, the first window left out
+    seconds: tuple[float, float] | None  # of a micro-batch: mean and standard deviation, the first windows left out
     rate: float | None  # weight (items or tokens) in a second
     collectives: int | None
     bytes: int | None
+    memory: int | None  # peak, in bytes, on rank 0
 
     @classmethod
     def of(cls, folder: RunFolder) -> Summary:
         rows = _rows(folder.updates)
-        batches = [r["seconds"] for r in _rows(folder.batches) if r["update"] > 1]
+        first = _unsteady(rows)
+        batches = [r["seconds"] for r in _rows(folder.batches) if r["update"] > first]
         evals = _rows(folder.evals)
         status = folder.read_status()
         last = rows[-1] if rows else {}
-        steady = rows[1:] or rows
+        steady = rows[first:] or rows
         time = sum(r["seconds"] for r in steady)
         return cls(
             folder=folder,
@@ -53,6 +55,7 @@ class Summary:
             rate=sum(r["weight"] for r in steady) / time if time else None,
             collectives=max((r["collectives"] for r in rows), default=None),
             bytes=max((r["bytes"] for r in rows), default=None),
+            memory=max((r["peak_memory"] for r in rows if r["peak_memory"] is not None), default=None),
         )
 
     @property
@@ -82,6 +85,7 @@ def show_run(s: Summary, console: Console) -> None:
     table.add_row("weight per second", f"{s.rate:,.0f}" if s.rate else "-")
     table.add_row("collectives per update", f"{s.collectives if s.collectives is not None else '-'}")
     table.add_row("bytes per update", f"{s.bytes:,}" if s.bytes is not None else "-")
+    table.add_row("peak memory", f"{s.memory / 2**20:,.1f} MiB" if s.memory is not None else "-")
     console.print(table)
     for note in s.plan.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
@@ -127,6 +131,13 @@ def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) ->
                 f"{' '.join(overrides)}: {s.state}: {s.reason}", markup=False, highlight=False, soft_wrap=True
             )
     console.print(f"sweep folder: {jobs[0][1].folder.path.parent}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _unsteady(rows: list[dict[str, Any]]) -> int:
+    """How many windows at the start are not to be timed: the first, and those in which memory was measured if it was not
+    measured in all."""
+    measured = sum(r["peak_memory"] is not None for r in rows)
+    return max(1, measured) if measured < len(rows) else 1
 
 
 def _rows(path: Any) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ This module imports no torch, so that a task's sizes can be planned without it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
@@ -61,6 +61,11 @@ class Task:
         """Further sums with their weights, by name, for evaluation: {"accuracy": (correct, items)}."""
         return {}
 
+    def shard(self, model: nn.Module) -> Sequence[nn.Module] | None:
+        """The parts of the model that fsdp is to gather one at a time; each must be called as a module, on every
+        process alike. None: the ones that it finds itself (docs/sharding.md)."""
+        return None
+
     def sizes(self) -> Sizes | None:
         """Items and gradient elements where they are known without loading anything, for `plan`; else None."""
         return None
@@ -77,6 +82,7 @@ class Adopted:
     collate: Callable[[list[Any]], Any]
     loss: Callable[[nn.Module, Any], tuple[Tensor, Tensor | float]]
     metrics: Callable[[nn.Module, Any], Mapping[str, tuple[Tensor, Tensor | float]]]
+    shard: Callable[[nn.Module], Sequence[nn.Module] | None]
 
 
 def adopt(candidate: Any) -> Adopted:

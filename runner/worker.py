@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from runner import backend as backends
 from runner import rundir, world
-from runner.backend import Backend
+from runner.backend import Backend, to_device
 from runner.build import build
 from runner.compilation import compile_call
 from runner.data import Items, Request, check_dataset, load
@@ -30,6 +30,8 @@ from runner.schedule import Schedule, make_optimizer
 from runner.schema import SeedingMode, SyncPolicy
 from runner.seeding import Streams, seed_generators, use_deterministic_kernels
 from runner.sync import open_sync
+from runner.sync.blocks import checkpoint_blocks
+from runner.sync.local import local, optimizer_groups, whole_weights
 from runner.sync.tree import narrow
 from runner.task import Adopted, adopt
 from runner.world import Seat, World
@@ -64,7 +66,7 @@ def run(plan: Plan, folder: RunFolder, world: World, backend: Backend) -> None:
     plan = complete(plan, world, experiment)
     if world.rank == 0:
         rundir.write_text(folder.plan, plan.to_json() + "\n")
-    share(world, [*experiment.model.parameters(), *experiment.model.buffers()])
+    share(world, [*experiment.model.parameters(), *experiment.model.buffers()], backend.device)
     training = prepare(plan, folder, world, backend, precision, experiment)
     try:
         training.evaluation.rehearse()
@@ -95,7 +97,8 @@ def make_experiment(plan: Plan, precision: Precision, backend: Backend) -> Exper
         )
     if any(isinstance(p, UninitializedParameter) for p in model.parameters()):
         raise TaskError(f"{task.name}.model has lazy parameters without a shape: put one batch through it in model()")
-    model = precision.apply(model, backend.device)
+    # a sharded model goes to the device part by part, when it is cut: whole it may not fit
+    model = precision.apply(model, torch.device("cpu") if config.hardware.sharded else backend.device)
     if plan.disturb:
         disturb(model, derive(config.seed, "twin"))
     if config.compile:
@@ -155,14 +158,23 @@ def prepare(
     config, task, model = plan.config, experiment.task, experiment.model
     exact = config.seeding.mode is not SeedingMode.fast
     windows = plan.windows()
-    every_pass = config.sync.policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
+    every_pass = config.hardware.sharded or config.sync.policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
     streams = Streams(config.seed, exact, world.rank, backend.device, config.optim.name == "custom")
     buffers = Buffers(model)
     items = Items(experiment.data, task.collate, config.seed, "item", exact)
     floats = precision.weights if precision.casts_inputs else None
     requests = _Requests(plan, world.rank, every_pass)
+
+    if config.activation_checkpoint:
+        checkpoint_blocks(task, model)
+
+    def stand_in() -> Any:
+        first = tuple(range(min(plan.arithmetic.per_device, len(experiment.data))))
+        return to_device(items[0, first], backend.device, floats)
+
+    sync = open_sync(plan, world, task, model, precision, backend.device, stand_in)
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(config, plan.arithmetic.lr, parameters)
+    optimizer = make_optimizer(config, plan.arithmetic.lr, optimizer_groups(parameters))
     if precision.weights != precision.sums:
         optimizer.register_step_pre_hook(lambda *_: narrow(parameters))
     every = config.log.every or (10 if backend.reading_waits else 1)
@@ -171,20 +183,35 @@ def prepare(
         windows=windows,
         batches=load(items, requests, config.data.workers, config.seed, backend.device, floats, world.rank),
         streams=streams,
-        sync=open_sync(plan, world, task, model, precision),
+        sync=sync,
         parameters=parameters,
         optimizer=optimizer,
         scaler=Scaler(config, backend.device, parameters),
         schedule=Schedule(optimizer, config, windows.updates),
         clip=config.optim.clip,
         nonfinite=config.nonfinite,
-        losses=Losses(folder, world, backend, every),
-        evaluation=Evaluation(plan, world, folder, task, model, buffers, streams, precision, backend.device),
+        losses=Losses(folder, world, backend, every, measured_windows(plan, backend)),
+        evaluation=Evaluation(plan, world, folder, task, model, sync, buffers, streams, precision, backend.device),
         after_first=lambda: write_notes(plan, folder, world, streams, buffers),
-        before_last_evaluation=lambda: save_model(folder, world, model),
+        before_last_evaluation=lambda: save_model(folder, world, model, config.hardware.copy_size),
         compiled=config.compile,
+        held=lambda: held(model, optimizer),
         every_pass=every_pass,
     )
+
+
+def measured_windows(plan: Plan, backend: Backend) -> int | None:
+    """How many windows' peak memory is measured; None: of all. Two show the peak: the optimizer's state comes in the first."""
+    wanted = plan.config.log.memory
+    if wanted is None:
+        return 2 if backend.measuring_slows else None
+    return None if wanted else 0
+
+
+def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The tensors of a model and its optimizer, as this process holds them."""
+    state = [v for values in optimizer.state.values() for v in values.values() if isinstance(v, torch.Tensor)]
+    return [local(t.detach()) for t in [*model.parameters(), *model.buffers(), *state]]
 
 
 class _Requests:
@@ -224,14 +251,14 @@ def _refuse_if_bitwise(plan: Plan, notes: tuple[str, ...]) -> None:
         raise TaskError(f"seeding=bitwise cannot hold: {notes[0]}. Use a model without them, or seeding=exact")
 
 
-def save_model(folder: RunFolder, world: World, model: nn.Module) -> None:
-    """The final weights of rank 0, on the CPU, in `model.pt`, whole or not at all."""
-    check_alike(world, model)
-    if world.rank:
-        return
-    beside = folder.model.with_suffix(".partial")
-    torch.save({k: v.cpu() for k, v in model.state_dict().items()}, beside)
-    beside.replace(folder.model)
+def save_model(folder: RunFolder, world: World, model: nn.Module, copy_size: int) -> None:
+    """The final weights of rank 0, on the CPU, unsharded, in `model.pt`, whole or not at all. All processes must take part."""
+    check_alike(world, model, copy_size)
+    weights = whole_weights(model)
+    if world.rank == 0:
+        beside = folder.model.with_suffix(".partial")
+        torch.save(weights, beside)
+        beside.replace(folder.model)
 
 
 def _save_rows(training: Training) -> None:

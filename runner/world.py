@@ -9,10 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,7 @@ class World:
 
     rank: int
     size: int
+    timeout: timedelta = timedelta(minutes=5)
 
     def gather(self, value: Any) -> list[Any]:
         """`value` of every rank, in the order of ranks, on every rank."""
@@ -54,6 +58,19 @@ class World:
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
+
+    def mesh(self, device: str, shard: int) -> DeviceMesh:
+        """All processes in rows of `shard`: a row holds one copy of the model. One row has one dimension, more have two."""
+        from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+        if shard == self.size:
+            return init_device_mesh(device, (shard,), mesh_dim_names=("shard",))
+        ranks = torch.arange(self.size).view(-1, shard)
+        groups = [
+            dist.new_subgroups_by_enumeration(lists.tolist(), timeout=self.timeout)[0]  # type: ignore[no-untyped-call]
+            for lists in (ranks.T, ranks)
+        ]
+        return DeviceMesh.from_group(groups, device, mesh=ranks, mesh_dim_names=("replicate", "shard"))
 
 
 @contextmanager
@@ -80,7 +97,7 @@ def join(seat: Seat, backend: str, timeout: float) -> Iterator[World]:
         master_listen_fd=seat.listener.detach() if seat.listener else None,
     )
     dist.init_process_group(backend, store=store, rank=seat.rank, world_size=seat.size, timeout=limit)
-    world = World(seat.rank, seat.size)
+    world = World(seat.rank, seat.size, limit)
     yield world
     world.barrier()
     dist.destroy_process_group()

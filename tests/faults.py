@@ -223,6 +223,54 @@ def full_precision() -> None:
     Precision.forward = lambda self: nullcontext()
 
 
+def no_scatter() -> None:
+    """A sharded model's gradients are not summed: every process keeps its own share of its own gradient."""
+    from runner.sync import fsdp
+
+    def kept(self: Any, output_tensor: Any, input_tensor: Any, group: Any, op: Any, async_op: bool = False) -> None:
+        output_tensor.copy_(input_tensor.chunk(group.size())[group.rank()])
+
+    fsdp._Scatter.__call__ = kept
+
+
+def stand_in_counts() -> None:
+    """What a process computes only to take part counts like its own."""
+    from runner.sync import fsdp
+
+    plain = fsdp.Fsdp.forward
+    fsdp.Fsdp.forward = lambda self, batch, last: plain(self, self._stand_in() if batch is None else batch, last)
+
+
+def norm_of_a_share() -> None:
+    """A process clips by the norm of its own share of the gradient."""
+    from runner.sync import fsdp, local
+
+    fsdp.Fsdp.norm = lambda self, gradients: local.norm_of([local.local(g) for g in gradients])
+
+
+def scalars_apart() -> None:
+    """The gradients of the parameters that cannot be cut are not summed over the processes."""
+    from runner.sync import fsdp
+
+    plain = fsdp.Fsdp.finish
+
+    def finish(self: Any) -> Any:
+        own = [p.grad for p in self._scalars]
+        sums = plain(self)
+        for parameter, gradient in zip(self._scalars, own, strict=True):
+            parameter.grad = gradient
+        return sums
+
+    fsdp.Fsdp.finish = finish
+
+
+def peak_stays() -> None:
+    """The peak of memory is that of the process, not of the window."""
+    from runner.backend.meter import Meter
+
+    Meter.restart = lambda self: None
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     f.__name__: f
     for f in (
@@ -230,5 +278,6 @@ FAULTS: dict[str, Callable[[], None]] = {
         same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
         skip_alone, full_precision, tree_in_order, small_buckets,
         overflow_alone, scale_forgotten, fixed_sizes, narrow_sums,
+        no_scatter, stand_in_counts, norm_of_a_share, scalars_apart, peak_stays,
     )
 }  # fmt: skip

@@ -164,6 +164,32 @@ class Branches(Probe):
         return total, float(len(batch))
 
 
+class Parts(Probe):
+    """Vectors a = b = (1, 1, 1) and a scalar s = 1; an item names those that it uses, and has their sum of squares as its loss.
+
+    An item with a "!" has no finite loss."""
+
+    def __init__(self, uses: Any, **rest: Any):
+        super().__init__(**rest)
+        self.uses = list(uses)
+
+    def model(self) -> nn.Module:
+        return Parameters(a=[1.0] * 3, b=[1.0] * 3, s=1.0, always=[0.0])
+
+    def train_data(self) -> list[str]:
+        return self.uses
+
+    def collate(self, items: list[str]) -> list[str]:
+        return items
+
+    def loss(self, model: Any, batch: list[str]) -> tuple[Tensor, float]:
+        total = model.always.sum()
+        for names in batch:
+            for name in names:
+                total = total + ((getattr(model, name) ** 2).sum() if name != "!" else float("inf"))
+        return total, float(len(batch))
+
+
 class Draws(Probe):
     """The loss of a micro-batch is what it drew: in the model (`where="model"`) or in the dataset ("item"),
     from the generator `kind`: "torch", "numpy", "python", or "dropout" in the model. Nothing is learnt."""

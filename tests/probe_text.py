@@ -21,7 +21,8 @@ VOCABULARY, LENGTH, IGNORED = 19, 9, -100
 
 class Text(Probe):
     """Predict the next token. `augment`: change texts at random; `evaluated`: items to evaluate on;
-    `still`: the block is kept in evaluation mode, as a frozen part of a model is."""
+    `still`: the block is kept in evaluation mode, as a frozen part of a model is; `depth`: further blocks, in a list;
+    `shard`: the names of the parts that fsdp is to gather by themselves."""
 
     def __init__(
         self,
@@ -30,15 +31,21 @@ class Text(Probe):
         augment: bool = True,
         evaluated: int | None = None,
         still: bool = False,
+        depth: int = 0,
+        shard: Any = None,
         **rest: Any,
     ):
         super().__init__(**rest)
+        self.depth, self.named = depth, shard
         self.items, self.dropout, self.augment, self.evaluated, self.still = items, dropout, augment, evaluated, still
 
     def model(self) -> nn.Module:
-        model = Transformer(16, self.dropout)
+        model = Transformer(16, self.dropout, self.depth)
         model.block.train(not self.still)
         return model
+
+    def shard(self, model: nn.Module) -> list[nn.Module] | None:
+        return None if self.named is None else [model.get_submodule(name) for name in self.named]
 
     def train_data(self) -> Texts:
         return Texts(self.items, self.augment)
@@ -75,14 +82,19 @@ class Texts:
 class Transformer(nn.Module):
     """One block of attention and one of two layers, with dropout in all the usual places."""
 
-    def __init__(self, width: int, dropout: float):
+    def __init__(self, width: int, dropout: float, depth: int):
         super().__init__()
         self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(LENGTH, width)
         self.block = nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True)
         self.out = nn.Linear(width, VOCABULARY)
+        more = [nn.TransformerEncoderLayer(width, 2, 2 * width, dropout, batch_first=True) for _ in range(depth)]
+        self.more = nn.ModuleList(more)
 
     def forward(self, tokens: Tensor) -> Tensor:
         length = tokens.shape[1]
         mask = nn.Transformer.generate_square_subsequent_mask(length, dtype=self.out.weight.dtype)
         x = self.tokens(tokens) + self.places(torch.arange(length))
-        return self.out(self.block(x, src_mask=mask, is_causal=True))  # type: ignore[no-any-return]
+        x = self.block(x, src_mask=mask, is_causal=True)
+        for block in self.more:
+            x = block(x, src_mask=mask, is_causal=True)
+        return self.out(x)  # type: ignore[no-any-return]

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from runner import loop, worker
 from runner.rundir import RunFolder
+from runner.sync.local import local
 
 READERS = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__", "__array__")
 
@@ -43,8 +44,8 @@ def counting_reads() -> Iterator[list[str]]:
 def watch() -> None:
     """From now on, this rank writes a row for each update: `sequence` is the process group's own number of the
     collectives so far, `all_reduces` the calls of torch.distributed.all_reduce in this update, `reads` how often the host
-    waited for a tensor's value, `weights` a digest of all parameters after it, `lr` the rate of the next update, `kinds` the
-    number formats of the gradients, `graphs` those that torch.compile has made so far."""
+    waited for a tensor's value, `weights` a digest of all parameters (or of its shares of them) after it, `lr` the rate of
+    the next update, `kinds` the number formats of the gradients, `graphs` those that torch.compile has made so far."""
     calls, kinds, out = [0], set[str](), []
     plain_reduce, plain_update, plain_prepare = dist.all_reduce, loop.update, worker.prepare
 
@@ -85,5 +86,5 @@ def _kinds(training: loop.Training) -> set[str]:
 def _digest(parameters: list[torch.nn.Parameter]) -> str:
     digest = blake2b(digest_size=8)
     for p in parameters:
-        digest.update(p.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(local(p.detach()).contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol
@@ -18,11 +19,16 @@ class Backend(Protocol):
     device: torch.device
     collectives: str  # the process group's library
     reading_waits: bool  # whether reading a value waits for work that was queued
+    measuring_slows: bool  # whether measuring memory takes time
 
     def mark(self) -> Any: ...
     def seconds(self, start: Any, end: Any) -> float: ...
-    def peak_memory(self) -> int: ...
-    def reset_peak(self) -> None: ...
+
+    def measuring(self, held: list[torch.Tensor]) -> AbstractContextManager[object]:
+        """While peak memory is measured, from a new start. `held` is there before: weights, optimizer state."""
+
+    def peak_memory(self) -> int:
+        """The most bytes that tensors have held since the last measurement began."""
 
 
 def open_backend(device: Device, local_rank: int) -> Backend:

@@ -1,14 +1,13 @@
-"""The CPU: time by the clock; memory by what the process holds beyond what it began with."""
+"""The CPU: time by the clock, memory by the tensors that operations make."""
 
 from __future__ import annotations
 
-import resource
-import sys
+from contextlib import AbstractContextManager
 from time import perf_counter
 
 import torch
 
-_UNIT = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB on Linux (getrusage(2))
+from runner.backend.meter import Meter
 
 
 class Cpu:
@@ -17,9 +16,10 @@ class Cpu:
     device = torch.device("cpu")
     collectives = "gloo"
     reading_waits = False
+    measuring_slows = True
 
     def __init__(self) -> None:
-        self._began = _peak()
+        self._meter = Meter()
 
     def mark(self) -> float:
         return perf_counter()
@@ -27,17 +27,10 @@ class Cpu:
     def seconds(self, start: float, end: float) -> float:
         return end - start
 
+    def measuring(self, held: list[torch.Tensor]) -> AbstractContextManager[object]:
+        self._meter.hold(held)
+        self._meter.restart()
+        return self._meter
+
     def peak_memory(self) -> int:
-        """The peak of the process's resident memory in bytes, less what it held when it began.
-
-        Every run has processes of its own, so the peak of an earlier run does not show; within a run it
-        never falls.
-        """
-        return _peak() - self._began
-
-    def reset_peak(self) -> None:
-        """The system keeps one peak for a process's whole life."""
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _UNIT
+        return self._meter.peak

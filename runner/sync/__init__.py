@@ -6,8 +6,10 @@ window, or that sum divided by `averaged_over`; the window's loss total and weig
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from runner.plan import Plan
@@ -21,11 +23,17 @@ from runner.world import World
 class Sync(Protocol):
     """One window after another: `forward` and `backward` for every pass, then `finish`.
 
-    `collectives` and `bytes` count what this process has handed to reductions since it began.
+    `collectives` and `bytes` count what this process has sent since it began; `reductions` are those among the
+    collectives that sum gradients.
     """
 
-    collectives: int
-    bytes: int
+    @property
+    def collectives(self) -> int: ...
+    @property
+    def reductions(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
     averaged_over: int  # the gradients after `finish` are the sum divided by this
 
     def forward(self, batch: Any, last: bool) -> tuple[Tensor, Tensor | float]:
@@ -36,9 +44,19 @@ class Sync(Protocol):
     def finish(self) -> tuple[Tensor, Tensor]:
         """The window's loss total and weight, summed over all micro-batches and processes."""
 
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        """The norm of the whole gradient, of which a process may hold a share only."""
 
-def open_sync(plan: Plan, world: World, task: Adopted, model: nn.Module, precision: Precision) -> Sync:
-    """The summation that the plan asks for."""
+    def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
+        """`function(model, batch)`, with all weights in place; without a gradient."""
+
+
+def open_sync(
+    plan: Plan, world: World, task: Adopted, model: nn.Module, precision: Precision, device: torch.device,
+    stand_in: Callable[[], Any],
+) -> Sync:  # fmt: skip
+    """The summation that the plan asks for; a sharded model's parameters are others afterwards. `stand_in` makes a
+    batch for a process that has none but must run the model."""
     objective = Objective(task, model, precision)
     if plan.config.seeding.mode is SeedingMode.bitwise:
         from runner.sync.tree import Tree
@@ -52,6 +70,12 @@ def open_sync(plan: Plan, world: World, task: Adopted, model: nn.Module, precisi
         from runner.sync.single import Single
 
         return Single(objective)
+    hardware, policy = plan.config.hardware, plan.config.sync.policy
+    if hardware.sharded:
+        from runner.sync.blocks import blocks_of
+        from runner.sync.fsdp import Fsdp
+
+        return Fsdp(objective, policy, world, hardware.copy_size, device, blocks_of(task, model), stand_in)
     from runner.sync.ddp import Ddp
 
-    return Ddp(objective, plan.config.sync.policy, world.size)
+    return Ddp(objective, policy, world.size)

@@ -25,6 +25,7 @@ from runner.errors import TaskError
 from runner.plan import BUCKET_BYTES
 from runner.schema import SyncPolicy
 from runner.sync.objective import Objective
+from runner.sync.whole import Whole
 
 # Buffers stay local in training (BatchNorm's statistics, say): sending them is no part of the gradient.
 _LOCAL_BUFFERS: dict[str, Any] = (
@@ -34,7 +35,7 @@ _LOCAL_BUFFERS: dict[str, Any] = (
 )
 
 
-class Ddp:
+class Ddp(Whole):
     """Gradients are summed where a window is reduced once, and averaged where every micro-batch is: only an
     average, equal on all processes, can be added to before it is reduced again. The loss total and weight are
     sums in either case, exact for counts: they are sent multiplied by what the average divides by."""
@@ -76,6 +77,10 @@ class Ddp:
         total, weight = self._sums.clone()
         self._sums.zero_()
         return total, weight
+
+    @property
+    def reductions(self) -> int:
+        return self.collectives
 
     def _unsynced(self, wanted: bool) -> AbstractContextManager[object]:
         return self._ddp.no_sync() if wanted else nullcontext()

@@ -35,14 +35,18 @@ class Objective(nn.Module):
         if batch is None:
             total, weight = self.carrier.new_zeros(()), 0.0
         else:
-            with self._precision.forward():
-                total, weight = check_loss(self._task.loss(self.model, batch), self._task.name)
+            total, weight = self.compute(batch)
             if isinstance(weight, Tensor):
                 weight = weight.detach().clone()  # it is read later, and a task may reuse it
             self._pending.append((total.detach(), weight))
         if self.carrying:
             total = _Carry.apply(total, self.take() * self.carrying, self.carrier, *self.model.parameters())  # type: ignore[no-untyped-call]
         return total, weight
+
+    def compute(self, batch: Any) -> tuple[Tensor, Tensor | float]:
+        """The loss total and the weight of a batch that does not count."""
+        with self._precision.forward():
+            return check_loss(self._task.loss(self.model, batch), self._task.name)
 
     def take(self) -> Tensor:
         """The sums of the totals and weights since the last call, shape (2,), on the device."""

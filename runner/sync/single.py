@@ -7,12 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from runner.sync.objective import Objective
+from runner.sync.whole import Whole
 
 
-class Single:
+class Single(Whole):
     """Nothing is sent."""
 
     collectives = 0
+    reductions = 0
     bytes = 0
     averaged_over = 1
 

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from runner.errors import TaskError
 from runner.plan import CARRIER_ELEMENTS, TREE_BUCKET_BYTES
 from runner.sync.objective import Objective
+from runner.sync.whole import Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def neighbours(below: int, top: int, odd: int) -> bool:
     return (top == 1 and below < odd) or (below == top and below % odd == 0)
 
 
-class Tree:
+class Tree(Whole):
     """The whole model on every process. In a window's last backward a bucket of gradients is sent as soon as it is
     complete, while the rest is still computed."""
 
@@ -68,6 +69,10 @@ class Tree:
         if processes > 1 or self._narrow:
             for index, p in enumerate(self._parameters):
                 p.register_post_accumulate_grad_hook(lambda _, index=index: self._arrived(index))  # type: ignore[no-untyped-call]
+
+    @property
+    def reductions(self) -> int:
+        return self.collectives
 
     def forward(self, batch: Any, last: bool) -> tuple[Tensor, Tensor | float]:
         leaf = self._leaf = self._leaf or self._fresh()

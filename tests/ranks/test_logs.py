@@ -47,8 +47,8 @@ def test_rate_control(sleeping: Run) -> None:
 
 
 def peak_is_its_own(run: Run, megabytes: int) -> bool:
-    """The job's peak is within what it held itself: its tensors, and what any small run needs."""
-    return megabytes * MIB <= max(run.column("peak_memory")) < (megabytes + 120) * MIB
+    """The job's peak is what it held itself, but for a few bytes."""
+    return megabytes * MIB <= max(run.column("peak_memory")) < (megabytes + 0.01) * MIB
 
 
 def test_peak_memory_is_the_jobs_own(bench: Bench) -> None:
@@ -61,11 +61,12 @@ def test_peak_memory_is_the_jobs_own(bench: Bench) -> None:
 
 
 def test_peak_memory_control(bench: Bench) -> None:
-    """The control of L2: in one process, the peak of what came before stays."""
-    run = bench.run("Holder", {"megabytes": [400, 4]}, "batch.size=1", "optim.lr=0", "data.shuffle=false")
-    peaks = run.column("peak_memory")
-    assert peaks[1] >= peaks[0]
-    assert not peak_is_its_own(run, 4)
+    """The control of L2: a measure that is not begun anew, as the peak of a process's resident memory, keeps what came before."""
+    settings = ("batch.size=1", "optim.lr=0", "data.shuffle=false", "log.memory=true")
+    run = bench.run("Holder", {"megabytes": [400, 4, 40]}, *settings)
+    assert [round(peak / MIB, 2) for peak in run.column("peak_memory")] == [400, 4, 40], "each window has its own"
+    kept = bench.run("Holder", {"megabytes": [400, 4, 40], "fault": "peak_stays"}, *settings)
+    assert [round(peak / MIB, 2) for peak in kept.column("peak_memory")] == [400, 400, 400]
 
 
 @pytest.mark.parametrize("processes", [1, 4])

@@ -1,0 +1,23 @@
+"""What every summation has in common whose processes hold the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from runner.sync.local import norm_of
+from runner.sync.objective import Objective
+
+
+class Whole:
+    """Each process holds all weights, and after a window the whole gradient."""
+
+    _objective: Objective
+
+    def norm(self, gradients: list[Tensor]) -> Tensor:
+        return norm_of(gradients)
+
+    def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
+        return function(self._objective.model, batch)
