@@ -10,6 +10,8 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,7 +49,7 @@ class Streams:
         self.model_draws: bool | None = (
             None  # whether the last micro-batch of the first window drew numbers; None: unknown
         )
-        self._begun: tuple[object, ...] | None = None
+        self._begun: _States | None = None
         if not exact:
             seed_generators(derive(seed, "process", rank), device)
 
@@ -56,13 +58,13 @@ class Streams:
         if self.exact:
             seed_generators(derive(self.seed, "micro-batch", update, index), self._device)
             if update == 1:
-                self._begun = _states()
+                self._begun = _States.now()
 
     def update(self, update: int) -> AbstractContextManager[None]:
         """The stream of an optimizer that draws numbers: the same on every process, or their weights would part."""
         if self.exact:
             if update == 1 and self._begun is not None:
-                self.model_draws = _states() != self._begun
+                self.model_draws = not self._begun.same(_States.now())
             seed_generators(derive(self.seed, "update", update), self._device)
             return nullcontext()
         return self.aside("update", update) if self._unknown_optimizer else nullcontext()
@@ -83,7 +85,18 @@ class Streams:
                 torch.cuda.set_rng_state(cuda, self._device)
 
 
-def _states() -> tuple[object, ...]:
-    """Where the generators on the CPU are, to be compared."""
-    legacy = np.random.get_state(legacy=True)
-    return random.getstate(), legacy[1].tobytes(), legacy[2], torch.get_rng_state().numpy().tobytes()  # type: ignore[index]
+@dataclass(frozen=True, slots=True)
+class _States:
+    """Where the generators on the CPU are."""
+
+    python: object
+    numpy: tuple[bytes, int]
+    torch: torch.Tensor
+
+    @classmethod
+    def now(cls) -> _States:
+        state: Any = np.random.get_state(legacy=True)  # (name, key, position, ...)
+        return cls(random.getstate(), (state[1].tobytes(), state[2]), torch.get_rng_state())
+
+    def same(self, other: _States) -> bool:
+        return (self.python, self.numpy) == (other.python, other.numpy) and torch.equal(self.torch, other.torch)
