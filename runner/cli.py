@@ -75,9 +75,9 @@ def _plan(arguments: list[str]) -> int:
     if sizes is not None:
         plan = plan.with_sizes(sizes)
     if "--memory" in own:
-        from runner.predict.memory import predict  # imports torch, and runs a window
+        from runner.predict.memory import predict_with_advice  # imports torch, and runs a window
 
-        plan = plan.model_copy(update={"memory": predict(plan)})
+        plan = plan.model_copy(update={"memory": predict_with_advice(plan)})
     if "--json" in own:
         print(plan.to_json())
     else:

@@ -82,6 +82,7 @@ class Memory(_Frozen):
     parts: dict[str, int] = {}
     capacity: int | None = None
     assumptions: tuple[str, ...] = ()
+    advice: str | None = None  # where it does not fit: what would
 
 
 class Plan(_Frozen):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rich.console import Console
 from rich.table import Table
 
@@ -50,7 +52,8 @@ def show_plan(plan: Plan) -> None:
     if plan.comm.bytes is not None:
         table.add_row("collectives, bytes", f"{plan.comm.collectives}, {plan.comm.bytes:,} an update (full window)")
     if plan.memory.peak_bytes is not None:
-        table.add_row("peak memory", _memory(plan.memory))
+        for number, line in enumerate(_memory(plan.memory)):
+            table.add_row("" if number else "peak memory", line)
         for part, size in sorted(plan.memory.parts.items(), key=lambda item: -item[1]):
             table.add_row("", f"{_gib(size)}  {part}")
     table.add_row("experiment, setup", f"{plan.experiment}, {plan.setup}")
@@ -75,15 +78,17 @@ def _equivalents(plan: Plan) -> Table:
     return table
 
 
-def _memory(memory: Memory) -> str:
-    """The predicted peak, and whether it fits."""
+def _memory(memory: Memory) -> Iterator[str]:
+    """The predicted peak, whether it fits, and what would."""
     assert memory.peak_bytes is not None
-    told = f"{_gib(memory.peak_bytes)} on each device"
     if memory.capacity is None:
-        return told
+        yield f"{_gib(memory.peak_bytes)} on each device"
+        return
+    yield f"{_gib(memory.peak_bytes)} of {_gib(memory.capacity)} on each device"
     left = memory.capacity - memory.peak_bytes
-    fits = f"fits, {_gib(left)} to spare" if left >= 0 else f"does not fit, by {_gib(-left)}"
-    return f"{told} of {_gib(memory.capacity)}: {fits}"
+    yield f"fits, {_gib(left)} to spare" if left >= 0 else f"does not fit, by {_gib(-left)}"
+    if memory.advice:
+        yield memory.advice
 
 
 def _gib(size: int) -> str:

@@ -288,7 +288,7 @@ class EarlyStop(Section):
 
 
 class Log(Section):
-    """`memory`: measure the peak memory of all windows, or of none; None: of all where it costs nothing, else of two."""
+    """`memory`: measure the peak memory of all windows, or of none; None: of all where it costs nothing, else of three."""
 
     every: PositiveInt | None
     memory: bool | None = None

@@ -109,6 +109,7 @@ def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) ->
         "s/batch",
         "collectives",
         "bytes",
+        "peak MiB",
     ):
         table.add_column(name, justify="left" if name in ("job", "status") else "right", no_wrap=True)
     for overrides, s in jobs:
@@ -123,6 +124,7 @@ def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) ->
             _seconds(s),
             "-" if s.collectives is None else str(s.collectives),
             "-" if s.bytes is None else f"{s.bytes:,}",
+            "-" if s.memory is None else f"{s.memory / 2**20:.1f}",
         )
     Console(file=console.file, width=WIDEST).print(table, soft_wrap=True)  # a narrow terminal wraps, nothing is cut
     for overrides, s in jobs:

@@ -201,10 +201,11 @@ def prepare(
 
 
 def measured_windows(plan: Plan, backend: Backend) -> int | None:
-    """How many windows' peak memory is measured; None: of all. Two show the peak: the optimizer's state comes in the first."""
+    """How many windows' peak memory is measured; None: of all. Three show the peak: the optimizer's state comes in the
+    first, and in the second DDP makes its buckets anew."""
     wanted = plan.config.log.memory
     if wanted is None:
-        return 2 if backend.measuring_slows else None
+        return 3 if backend.measuring_slows else None
     return None if wanted else 0
 
 

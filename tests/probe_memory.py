@@ -26,3 +26,35 @@ class Wide(Probe):
 
     def loss(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, float]:
         return (model(batch) ** 2).sum(), float(len(batch))
+
+
+class Deep(Wide):
+    """A transformer of `depth` layers in front of as many words as it is wide; a text has 32 of them."""
+
+    def model(self) -> nn.Module:
+        return Layers(self.width, self.depth)
+
+    def collate(self, items: list[int]) -> Tensor:
+        return torch.stack([(torch.arange(33) * (1 + i)) % self.width for i in items])
+
+    def loss(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, float]:
+        logits = model(batch[:, :-1])
+        total = nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum")
+        return total, float(batch[:, 1:].numel())
+
+
+class Layers(nn.Module):
+    """Embedding, layers, head."""
+
+    def __init__(self, width: int, depth: int):
+        super().__init__()
+        self.words = nn.Embedding(width, width)
+        layers = [nn.TransformerEncoderLayer(width, 4, 4 * width, 0.1, batch_first=True) for _ in range(depth)]
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(width, width)
+
+    def forward(self, words: Tensor) -> Tensor:
+        x = self.words(words)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)  # type: ignore[no-any-return]

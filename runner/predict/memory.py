@@ -24,6 +24,7 @@ from runner.errors import TaskError
 from runner.loop import average_and_clip, gradient
 from runner.plan import Memory, Plan
 from runner.precision import Precision
+from runner.predict.advice import fitting
 from runner.predict.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, Ledger, told_apart
 from runner.schedule import make_optimizer
 from runner.schema import Device, SyncPolicy
@@ -36,6 +37,19 @@ from runner.world import World
 
 _CPU = torch.device("cpu")  # where the fake tensors are said to be: a build without CUDA knows no other place
 PASSES = 2  # the first finds no gradient, the last reduces: further ones between them are as the first or the last
+
+
+def predict_with_advice(plan: Plan) -> Memory:
+    """As `predict`, and where that does not fit, what would. Raises TaskError."""
+    memory = predict(plan)
+    assert memory.peak_bytes is not None
+    if memory.capacity is None or memory.peak_bytes <= memory.capacity:
+        return memory
+    found = fitting(plan, predict)
+    if found is None:
+        return memory.model_copy(update={"advice": "no sync policy, accum or checkpointing tried would fit"})
+    typed, better = found
+    return memory.model_copy(update={"advice": f"with {typed} it would be {(better.peak_bytes or 0) / 2**30:.2f} GiB"})
 
 
 def predict(plan: Plan) -> Memory:
@@ -97,13 +111,18 @@ def _window(plan: Plan, world: World, task: Adopted, batch: Any, ledger: Ledger)
 
 
 def _model(task: Adopted, kind: torch.dtype) -> nn.Module:
-    """The model, made in the number format that a run brings it to afterwards: tensors without memory resist that."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(kind)
-    try:
-        return task.model()
-    finally:
-        torch.set_default_dtype(before)
+    """The model in the number format that a run brings it to. Tensors without memory do not let themselves be swapped as
+    `Module.to` does it, so parameters are made anew; what is shared stays shared."""
+    model, made = task.model(), dict[int, nn.Parameter]()
+    for module in model.modules():
+        for name, old in module._parameters.items():
+            if old is not None and old.is_floating_point() and old.dtype is not kind:
+                new = made.setdefault(id(old), nn.Parameter(old.detach().to(kind), old.requires_grad))
+                module._parameters[name] = new
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.is_floating_point():
+                module._buffers[name] = buffer.to(kind)
+    return model
 
 
 def _open(
