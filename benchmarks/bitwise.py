@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from runner import backend, rundir, schema
+from runner import backend, rundir, validation
 from runner.loop import Training, update
 from runner.plan import make_plan
 from runner.precision import Precision
@@ -98,7 +98,7 @@ def configuration(size: str, processes: int, seeding: str) -> dict[str, Any]:
 
 def make(size: str, world: World, seeding: str, folder: Path) -> tuple[Training, Callable[[], None]]:
     """A run that is ready to go, and what does its next window."""
-    config = schema.read(configuration(size, world.size, seeding))
+    config = validation.read(configuration(size, world.size, seeding))
     device, precision = (
         backend.open_backend(config.hardware.device, world.rank),
         Precision(config.precision.name, "cpu"),

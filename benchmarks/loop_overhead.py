@@ -34,11 +34,11 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from runner import backend, rundir, schema
+from runner import backend, rundir, validation
+from runner.choices import PrecisionName
 from runner.loop import update
 from runner.plan import make_plan
 from runner.precision import Precision
-from runner.schema import PrecisionName
 from runner.task import Task
 from runner.worker import complete, make_experiment, prepare
 from runner.world import World
@@ -137,7 +137,7 @@ def by_hand(task: Vectors, world: World, folder: Path) -> Window:
 
 
 def by_samestep(task: Vectors, world: World, folder: Path) -> Window:
-    config = schema.read(
+    config = validation.read(
         {
             "task": {"_target_": "loop_overhead.Vectors", "width": task.width, "layers": task.layers},
             "optim": {

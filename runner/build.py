@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from runner.errors import ConfigError, Problem, TaskError
-from runner.schema import Task, unknown_key
+from runner.schema import Task
+from runner.validation import unknown_key
 
 BUILT_IN = "runner.tasks."  # tasks of ours: they can be looked at before torch is there
 

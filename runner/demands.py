@@ -1,18 +1,37 @@
-"""What a choice of seeding or precision demands of the other choices: pairs that cannot be, each with its reason."""
+"""What choices demand of each other: pairs that cannot be, sizes that do not divide, each with its reason."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.choices import BatchMode, Device, Parallel, PrecisionName, ScalingRule, SeedingMode, SyncPolicy
 from runner.errors import Problem
-from runner.schema import Config, Device, PrecisionName, SeedingMode, SyncPolicy
+from runner.schema import Config
 
 
 def unmet(config: Config) -> Iterator[Problem]:
-    """The problems between seeding, precision and the rest of a configuration."""
+    """Everything that no single field can tell."""
+    hardware, budget = config.hardware, config.budget
+    if budget.epochs is None and budget.updates is None:
+        yield Problem("budget", "neither epochs nor updates are set", "Set budget.epochs=10 or budget.updates=1000")
+    if hardware.processes % hardware.nodes:
+        what = f"{hardware.processes} processes cannot be spread evenly over {hardware.nodes} nodes"
+        yield Problem("hardware.processes", what, f"Set a multiple: hardware.processes={2 * hardware.nodes}")
+    yield from _sharding(config)
+    if config.lr_scaling.rule is not ScalingRule.none and config.lr_scaling.reference is None:
+        what = f"lr_scaling={config.lr_scaling.rule.value} needs the observed batch that optim.lr was chosen for"
+        yield Problem("lr_scaling.reference", what, "Set lr_scaling.reference=64, say")
+    if config.optim.name == "sgd" and config.optim.nesterov and not config.optim.momentum:
+        yield Problem("optim.nesterov", "true needs a momentum", "Set optim.momentum=0.9")
+    if budget.updates is not None:
+        yield from warm_up(config, budget.updates)
+    if config.early_stop.metric is not None and config.eval.every is None:
+        what = f"{config.early_stop.metric} is looked at after evaluations, and eval.every is not set"
+        yield Problem("early_stop.metric", what, "Set eval.every=1epoch, say")
     yield from _of_precision(config)
     if config.seeding.mode is SeedingMode.bitwise:
         yield from _of_bitwise(config)
+    yield from _divisibility(config)
 
 
 def _of_precision(config: Config) -> Iterator[Problem]:
@@ -73,3 +92,69 @@ def _of_bitwise(config: Config) -> Iterator[Problem]:
     if parallel != "ddp":
         what = f"seeding=bitwise needs every gradient whole on every process; {parallel} shards them"
         yield Problem("hardware.parallel", what, "Use hardware.parallel=ddp, or seeding=exact")
+
+
+def warm_up(config: Config, updates: int) -> Iterator[Problem]:
+    """A warm-up that is longer than a run of so many updates."""
+    if config.schedule.warmup > updates:
+        what = f"{config.schedule.warmup} updates of warm-up are more than the {updates} of the run"
+        yield Problem("schedule.warmup", what, f"Choose at most {updates}")
+
+
+def _sharding(config: Config) -> Iterator[Problem]:
+    """What sharding asks of the hardware, and what is asked of it."""
+    hardware, policy = config.hardware, config.sync.policy
+    hybrid, size, shard = hardware.parallel is Parallel.hsdp, hardware.processes, hardware.shard
+    if policy is SyncPolicy.accumulate_local and not hybrid:
+        what = f"accumulate_local reduces inside a copy of the model and between copies, and {hardware.parallel.value} has no copies to tell apart"
+        yield Problem("sync", what, "Use hardware.parallel=hsdp, or sync=accumulate")
+    if shard is not None and not hybrid:
+        yield Problem(
+            "hardware.shard", f"{shard} has no effect under {hardware.parallel.value}", "Use hardware.parallel=hsdp"
+        )
+    if hybrid and size > 1 and not size % hardware.nodes:
+        here = hardware.copy_size
+        fits = [n for n in range(2, size) if size % n == 0]
+        if here not in fits:
+            what = f"hsdp spreads each copy of the model over some of the {size} processes, and {here} is not such a number"
+            choices = " or ".join(f"hardware.shard={n}" for n in fits)
+            yield Problem("hardware.shard", what, f"Set {choices}" if fits else "Use hardware.parallel=fsdp")
+    if hardware.sharded and hardware.device is Device.xla:
+        yield Problem("hardware.parallel", "fsdp and hsdp are not for xla", "Use hardware.parallel=ddp")
+
+
+def _divisibility(config: Config) -> Iterator[Problem]:
+    batch, processes = config.batch, config.hardware.processes
+    if batch.mode is BatchMode.auto and batch.per_device is None:
+        yield Problem(
+            "batch.per_device", "batch=auto derives accum from it, and it is not set", "Set batch.per_device=8"
+        )
+        return
+    if batch.mode is not BatchMode.auto and batch.per_device is not None:
+        what = f"{batch.per_device} has no effect under batch={batch.mode.value}"
+        yield Problem(
+            "batch.per_device",
+            what,
+            f"Use batch=auto or, for a fixed micro-batch, batch=per_device batch.size={batch.per_device}",
+        )
+    if batch.mode is BatchMode.per_device:
+        return
+    if batch.mode is BatchMode.observed:
+        unit, names = processes * config.accum, f"{_count(processes, 'process')} x accum {config.accum}"
+    else:
+        assert batch.per_device is not None
+        unit, names = processes * batch.per_device, f"{_count(processes, 'process')} x per_device {batch.per_device}"
+    if batch.size % unit:
+        down = batch.size // unit * unit
+        near = " or ".join(f"batch.size={n}" for n in (down, down + unit) if n)
+        yield Problem(
+            "batch.size", f"{batch.size} cannot be divided by {names} = {unit}", f"The nearest that can: {near}"
+        )
+    elif batch.mode is BatchMode.auto and config.accum not in (1, batch.size // unit):
+        what = f"{config.accum} was given, but batch=auto derives {batch.size // unit} for {names}"
+        yield Problem("accum", what, "Leave accum out, or use batch=observed")
+
+
+def _count(n: int, noun: str) -> str:
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{n} {noun if n == 1 else plural}"

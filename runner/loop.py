@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runner.choices import NonFinite
 from runner.compilation import uncompiled
 from runner.errors import TaskError
 from runner.evaluation import Evaluation
 from runner.losses import Losses
 from runner.precision import Scaler
 from runner.schedule import Schedule
-from runner.schema import NonFinite
 from runner.seeding import Streams
 from runner.sync import Sync
 from runner.sync.local import local

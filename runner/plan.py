@@ -14,19 +14,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from runner.demands import unmet
+from runner.choices import BatchMode, PrecisionName, Remainder, ScalingRule, SeedingMode, SyncPolicy
+from runner.demands import unmet, warm_up
 from runner.errors import ConfigError, Problem
-from runner.schema import (
-    BatchMode,
-    Config,
-    Device,
-    Parallel,
-    PrecisionName,
-    Remainder,
-    ScalingRule,
-    SeedingMode,
-    SyncPolicy,
-)
+from runner.schema import Config
 from runner.window import Windows, windows_per_epoch
 
 VERSION = 1
@@ -127,7 +118,7 @@ class Plan(_Frozen):
 
 def make_plan(config: Config, sizes: Sizes | None = None) -> Plan:
     """The plan of a checked configuration. Raises ConfigError with every problem between its fields."""
-    problems = list(_cross_field(config))
+    problems = list(unmet(config))
     if problems:
         raise ConfigError(problems)
     arithmetic = _arithmetic(config, sizes)
@@ -141,89 +132,6 @@ def make_plan(config: Config, sizes: Sizes | None = None) -> Plan:
         notes=tuple(_notes(config)),
         config=config,
     )
-
-
-def _cross_field(config: Config) -> Iterator[Problem]:
-    """Everything that no single field can tell."""
-    hardware, budget = config.hardware, config.budget
-    if budget.epochs is None and budget.updates is None:
-        yield Problem("budget", "neither epochs nor updates are set", "Set budget.epochs=10 or budget.updates=1000")
-    if hardware.processes % hardware.nodes:
-        what = f"{hardware.processes} processes cannot be spread evenly over {hardware.nodes} nodes"
-        yield Problem("hardware.processes", what, f"Set a multiple: hardware.processes={2 * hardware.nodes}")
-    yield from _sharding(config)
-    if config.lr_scaling.rule is not ScalingRule.none and config.lr_scaling.reference is None:
-        what = f"lr_scaling={config.lr_scaling.rule.value} needs the observed batch that optim.lr was chosen for"
-        yield Problem("lr_scaling.reference", what, "Set lr_scaling.reference=64, say")
-    if config.optim.name == "sgd" and config.optim.nesterov and not config.optim.momentum:
-        yield Problem("optim.nesterov", "true needs a momentum", "Set optim.momentum=0.9")
-    if budget.updates is not None:
-        yield from _warmup(config, budget.updates)
-    if config.early_stop.metric is not None and config.eval.every is None:
-        what = f"{config.early_stop.metric} is looked at after evaluations, and eval.every is not set"
-        yield Problem("early_stop.metric", what, "Set eval.every=1epoch, say")
-    yield from unmet(config)
-    yield from _divisibility(config)
-
-
-def _warmup(config: Config, updates: int) -> Iterator[Problem]:
-    if config.schedule.warmup > updates:
-        what = f"{config.schedule.warmup} updates of warm-up are more than the {updates} of the run"
-        yield Problem("schedule.warmup", what, f"Choose at most {updates}")
-
-
-def _sharding(config: Config) -> Iterator[Problem]:
-    """What sharding asks of the hardware, and what is asked of it."""
-    hardware, policy = config.hardware, config.sync.policy
-    hybrid, size, shard = hardware.parallel is Parallel.hsdp, hardware.processes, hardware.shard
-    if policy is SyncPolicy.accumulate_local and not hybrid:
-        what = f"accumulate_local reduces inside a copy of the model and between copies, and {hardware.parallel.value} has no copies to tell apart"
-        yield Problem("sync", what, "Use hardware.parallel=hsdp, or sync=accumulate")
-    if shard is not None and not hybrid:
-        yield Problem(
-            "hardware.shard", f"{shard} has no effect under {hardware.parallel.value}", "Use hardware.parallel=hsdp"
-        )
-    if hybrid and size > 1 and not size % hardware.nodes:
-        here = hardware.copy_size
-        fits = [n for n in range(2, size) if size % n == 0]
-        if here not in fits:
-            what = f"hsdp spreads each copy of the model over some of the {size} processes, and {here} is not such a number"
-            choices = " or ".join(f"hardware.shard={n}" for n in fits)
-            yield Problem("hardware.shard", what, f"Set {choices}" if fits else "Use hardware.parallel=fsdp")
-    if hardware.sharded and hardware.device is Device.xla:
-        yield Problem("hardware.parallel", "fsdp and hsdp are not for xla", "Use hardware.parallel=ddp")
-
-
-def _divisibility(config: Config) -> Iterator[Problem]:
-    batch, processes = config.batch, config.hardware.processes
-    if batch.mode is BatchMode.auto and batch.per_device is None:
-        yield Problem(
-            "batch.per_device", "batch=auto derives accum from it, and it is not set", "Set batch.per_device=8"
-        )
-        return
-    if batch.mode is not BatchMode.auto and batch.per_device is not None:
-        what = f"{batch.per_device} has no effect under batch={batch.mode.value}"
-        yield Problem(
-            "batch.per_device",
-            what,
-            f"Use batch=auto or, for a fixed micro-batch, batch=per_device batch.size={batch.per_device}",
-        )
-    if batch.mode is BatchMode.per_device:
-        return
-    if batch.mode is BatchMode.observed:
-        unit, names = processes * config.accum, f"{_count(processes, 'process')} x accum {config.accum}"
-    else:
-        assert batch.per_device is not None
-        unit, names = processes * batch.per_device, f"{_count(processes, 'process')} x per_device {batch.per_device}"
-    if batch.size % unit:
-        down = batch.size // unit * unit
-        near = " or ".join(f"batch.size={n}" for n in (down, down + unit) if n)
-        yield Problem(
-            "batch.size", f"{batch.size} cannot be divided by {names} = {unit}", f"The nearest that can: {near}"
-        )
-    elif batch.mode is BatchMode.auto and config.accum not in (1, batch.size // unit):
-        what = f"{config.accum} was given, but batch=auto derives {batch.size // unit} for {names}"
-        yield Problem("accum", what, "Leave accum out, or use batch=observed")
 
 
 def _arithmetic(config: Config, sizes: Sizes | None) -> Arithmetic:
@@ -243,7 +151,7 @@ def _arithmetic(config: Config, sizes: Sizes | None) -> Arithmetic:
     updates = config.budget.updates
     if updates is None and per_epoch is not None and config.budget.epochs is not None:
         updates = per_epoch * config.budget.epochs
-    if updates is not None and (late := list(_warmup(config, updates))):
+    if updates is not None and (late := list(warm_up(config, updates))):
         raise ConfigError(late)
     factor = {ScalingRule.none: 1.0}.get(config.lr_scaling.rule)
     if factor is None:
@@ -336,8 +244,3 @@ def _notes(config: Config) -> Iterator[str]:
         yield "precision.weights=bf16: updates below 1/256 of a weight are lost to rounding; the outcome may differ"
     if config.precision.name is PrecisionName.bf16:
         yield "precision=bf16: losses of single batches differ from fp32 by about 1%; the outcome should not"
-
-
-def _count(n: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{n} {noun if n == 1 else plural}"

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runner.schema import Config, PrecisionName, WeightFormat
+from runner.choices import PrecisionName, WeightFormat
+from runner.schema import Config
 
 
 class Precision:

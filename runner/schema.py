@@ -1,15 +1,11 @@
 """The configuration's types: what keys there are, what values they take.
 
-`read` turns the plain dictionary that Hydra composed into a frozen `Config`, or raises one
-`ConfigError` that holds every problem at once. No torch, no Hydra.
+`runner.validation.read` makes a `Config` of plain values. No torch, no Hydra.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
-from enum import Enum
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -20,92 +16,23 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
     field_validator,
 )
 
-from runner.errors import ConfigError, Problem
-
-
-class Device(str, Enum):
-    cpu = "cpu"
-    cuda = "cuda"
-    xla = "xla"
-
-
-class Parallel(str, Enum):
-    """ddp: every process holds the model; fsdp: each holds a share of it; hsdp: several copies, each shared."""
-
-    ddp = "ddp"
-    fsdp = "fsdp"
-    hsdp = "hsdp"
-
-
-class BatchMode(str, Enum):
-    observed = "observed"
-    per_device = "per_device"
-    auto = "auto"
-
-
-class Remainder(str, Enum):
-    """What becomes of an epoch's last, short window."""
-
-    keep = "keep"
-    drop = "drop"
-    pad = "pad"
-
-
-class SyncPolicy(str, Enum):
-    accumulate = "accumulate"
-    no_sync = "no_sync"
-    every_batch = "every_batch"
-    backward_only = "backward_only"
-    accumulate_local = "accumulate_local"  # hsdp: inside a copy at every micro-batch, between copies once
-
-
-class PrecisionName(str, Enum):
-    fp32 = "fp32"
-    tf32 = "tf32"
-    bf16 = "bf16"
-    fp16 = "fp16"
-    fp64 = "fp64"
-
-
-class WeightFormat(str, Enum):
-    bf16 = "bf16"
-
-
-class SeedingMode(str, Enum):
-    fast = "fast"
-    exact = "exact"
-    bitwise = "bitwise"
-
-
-class ScalingRule(str, Enum):
-    none = "none"
-    linear = "linear"
-    sqrt = "sqrt"
-
-
-class NonFinite(str, Enum):
-    stop = "stop"
-    skip = "skip"
-
-
-class StopMode(str, Enum):
-    min = "min"
-    max = "max"
-
-    @property
-    def sign(self) -> int:
-        """What a value is multiplied by so that less is better."""
-        return 1 if self is StopMode.min else -1
-
-
-class TrackerMode(str, Enum):
-    offline = "offline"
-    online = "online"
-    disabled = "disabled"
+from runner.choices import (
+    BatchMode,
+    Device,
+    NonFinite,
+    Parallel,
+    PrecisionName,
+    Remainder,
+    ScalingRule,
+    SeedingMode,
+    StopMode,
+    SyncPolicy,
+    TrackerMode,
+    WeightFormat,
+)
 
 
 class Section(BaseModel):
@@ -318,78 +245,3 @@ class Config(Section):
     early_stop: EarlyStop
     log: Log
     nonfinite: NonFinite
-
-
-def read(values: dict[str, Any]) -> Config:
-    """The checked configuration of plain `values`. Raises ConfigError with every problem in them."""
-    try:
-        # through JSON: there, strict types still accept the text of an enum and a list for a tuple
-        return Config.model_validate_json(json.dumps(values))
-    except ValidationError as error:
-        found = [_problem(e, values) for e in error.errors()]
-        raise ConfigError({p.key: p for p in reversed(found)}.values()) from None  # a union reports a key twice
-
-
-def keys_of(section: str) -> list[str]:
-    """The keys that may stand directly in `section` ('' for the top), whatever is chosen for it."""
-    if not section:
-        return list(Config.model_fields)
-    field = Config.model_fields.get(section)
-    if field is None:
-        return []
-    annotation: Any = field.annotation
-    models: list[Any] = [m for m in getattr(annotation, "__args__", (annotation,)) if isinstance(m, type)]
-    return list(dict.fromkeys(f.alias or n for m in models for n, f in m.model_fields.items()))
-
-
-def is_open(section: str, values: dict[str, Any]) -> bool:
-    """Whether further keys are free in `section`: a task's own, or a custom optimizer's."""
-    chosen = values.get(section)
-    return section == "task" or (isinstance(chosen, dict) and chosen.get("name") == "custom")
-
-
-def _problem(error: Any, values: dict[str, Any]) -> Problem:
-    """A validation error of pydantic in one line: the dotted key, what was found, what may stand there."""
-    loc = [str(part) for part in error["loc"]]
-    tagged = len(loc) > 1 and loc[0] in ("optim", "schedule", "tracker")
-    if tagged:  # pydantic puts the chosen class between the section and the key
-        loc.pop(1)
-    if loc[-1] in ("int", "str", "constrained-int"):
-        loc.pop()
-    key, kind, found, context = ".".join(loc), error["type"], error["input"], error.get("ctx", {})
-    shown = json.dumps(found) if not isinstance(found, str) else f"'{found}'"
-    if kind == "extra_forbidden":
-        section = ".".join(loc[:-1])
-        return unknown_key(key, _siblings(section, values))
-    if kind == "missing" and loc[-1].isdigit():
-        return Problem(".".join(loc[:-1]), f"{shown} has too few values")
-    if kind == "missing":
-        return Problem(key, "is missing", f"Set it with {key}=...")
-    if kind in ("enum", "literal_error"):
-        return Problem(key, f"{shown} is none of the choices {context['expected'].replace(chr(39), '')}")
-    if kind == "string_pattern_mismatch":
-        return Problem(key, f"{shown} does not name a class", f"Give its full name: {key}=my_module.MyClass")
-    message = error["msg"].removeprefix("Input ").removeprefix("Value error, ")
-    return Problem(key, f"{shown} {message}" if message.startswith("should") else f"{shown}: {message}")
-
-
-def _siblings(section: str, values: dict[str, Any]) -> list[str]:
-    """The keys that a message should offer: those of the choice that was made, where they differ."""
-    chosen = values.get(section)
-    field = Config.model_fields.get(section)
-    models: tuple[Any, ...] = getattr(field.annotation, "__args__", ()) if field is not None else ()
-    for model in models:
-        names = model.model_fields["name"].annotation.__args__
-        if isinstance(chosen, dict) and chosen.get("name") in names:
-            return [f.alias or n for n, f in model.model_fields.items() if n != "name"]
-    return keys_of(section)
-
-
-def unknown_key(key: str, choices: list[str]) -> Problem:
-    """The problem of a key that does not exist, with the one that was probably meant."""
-    section, _, name = key.rpartition(".")
-    close = difflib.get_close_matches(name, choices, 1)
-    dotted = f"{section}.{close[0]}" if close and section else (close[0] if close else "")
-    where = f"of {section} " if section else ""
-    listed = f"The keys {where}are: {', '.join(sorted(choices))}"
-    return Problem(key, "is not a key of the configuration", (f"Did you mean {dotted}? " if dotted else "") + listed)

@@ -15,8 +15,8 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.choices import Remainder
 from runner.keys import derive
-from runner.schema import Remainder
 
 Ids = NDArray[np.int64]
 

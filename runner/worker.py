@@ -14,6 +14,7 @@ from runner import backend as backends
 from runner import rundir, world
 from runner.backend import Backend, to_device
 from runner.build import build
+from runner.choices import SeedingMode, SyncPolicy
 from runner.compilation import compile_call
 from runner.data import Items, Request, check_dataset, load
 from runner.errors import TaskError
@@ -27,7 +28,6 @@ from runner.precision import Precision, Scaler
 from runner.replicas import Buffers, check_alike, share, statistics_note
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
-from runner.schema import SeedingMode, SyncPolicy
 from runner.seeding import Streams, seed_generators, use_deterministic_kernels
 from runner.sync import open_sync
 from runner.sync.blocks import checkpoint_blocks

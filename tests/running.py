@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from runner import records, rundir, schema, worker
+from runner import records, rundir, validation, worker
 from runner.backend import open_backend
 from runner.compose.app import compose_one
 from runner.compose.arguments import parse
@@ -167,7 +167,7 @@ def plan_of(task: str, arguments: Mapping[str, Any] | None = None, *settings: st
         for section in sections:
             place = place[section]
         place[name] = value
-    return make_plan(schema.read(plain))
+    return make_plan(validation.read(plain))
 
 
 @cache

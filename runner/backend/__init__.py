@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from runner.schema import Device
+from runner.choices import Device
 
 
 class Backend(Protocol):

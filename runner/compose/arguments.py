@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from runner import schema
+from runner import validation
 from runner.errors import ConfigError, Problem
 
 # Hydra's flags that take a value, and those after which it only shows something
@@ -71,7 +71,9 @@ def parse(arguments: Sequence[str]) -> CommandLine:
     stray = [o for o in overrides if "=" not in o and not o.startswith("~")]
     if stray and not {"--shell-completion", "-sc"}.intersection(flags):
         raise ConfigError(_stray(word) for word in stray)
-    like = [f for f in flags if f.startswith("--") and f[2:].partition("=")[0].partition(".")[0] in schema.keys_of("")]
+    like = [
+        f for f in flags if f.startswith("--") and f[2:].partition("=")[0].partition(".")[0] in validation.keys_of("")
+    ]
     if like:
         raise ConfigError(Problem(f, "is not a flag", f"Type {f[2:]}, without the dashes") for f in like)
     missing = [f for f in folders if not f.is_dir()]
@@ -83,5 +85,5 @@ def parse(arguments: Sequence[str]) -> CommandLine:
 def _stray(word: str) -> Problem:
     if not word.isidentifier():
         return Problem(word, "is neither a verb nor key=value")
-    close = difflib.get_close_matches(word, [*schema.keys_of(""), "recipe"], 1)
+    close = difflib.get_close_matches(word, [*validation.keys_of(""), "recipe"], 1)
     return Problem(word, "is neither a verb nor key=value", f"Type {close[0] if close else word}=... to set a value")

@@ -16,7 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner import schema
+from runner import validation
 from runner.compose.overrides import prepare
 from runner.compose.sources import data_folder
 from runner.errors import ConfigError, Problem
@@ -50,7 +50,7 @@ def swept_by_recipe(overrides: Sequence[str], using: ConfigLoader) -> dict[str, 
 
 def plan_of(values: dict[str, Any]) -> Plan:
     """The plan of plain values. Raises ConfigError with every problem in them."""
-    return make_plan(schema.read(values))
+    return make_plan(validation.read(values))
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from runner import schema
+from runner import validation
 from runner.errors import ConfigError, Problem
 
 Check = Callable[[dict[str, Any]], object]
@@ -111,12 +111,12 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
     if loader.get_group_options(group, ObjectType.CONFIG):
         return _choice_problem(key, override, loader)
     section, _, name = key.partition(".")
-    if section not in schema.keys_of(""):
-        return schema.unknown_key(key if section == key else section, [*schema.keys_of(""), "recipe", "hydra"])
-    if not name or schema.is_open(section, {}) or section in ("optim", "schedule"):
+    if section not in validation.keys_of(""):
+        return validation.unknown_key(key if section == key else section, [*validation.keys_of(""), "recipe", "hydra"])
+    if not name or validation.is_open(section, {}) or section in ("optim", "schedule"):
         return None  # the schema knows more, once it is composed
-    known = schema.keys_of(section)
-    return None if name.partition(".")[0] in known else schema.unknown_key(key, known)
+    known = validation.keys_of(section)
+    return None if name.partition(".")[0] in known else validation.unknown_key(key, known)
 
 
 def _choice_problem(key: str, override: Override, loader: ConfigLoader) -> Problem | None:

@@ -7,9 +7,9 @@ import os
 import shutil
 from pathlib import Path
 
+from runner.choices import Device, SeedingMode
 from runner.errors import ConfigError, Problem
 from runner.plan import Plan
-from runner.schema import Device, SeedingMode
 
 _COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from runner.choices import BatchMode, Parallel, SyncPolicy
 from runner.errors import ConfigError
 from runner.plan import Memory, Plan, make_plan
-from runner.schema import BatchMode, Parallel, SyncPolicy
 
 Predict = Callable[[Plan], Memory]
 

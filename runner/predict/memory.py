@@ -19,6 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runner.build import build
+from runner.choices import Device, SyncPolicy
 from runner.data import Items
 from runner.errors import TaskError
 from runner.loop import average_and_clip, gradient
@@ -27,7 +28,6 @@ from runner.precision import Precision
 from runner.predict.advice import fitting
 from runner.predict.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, Ledger, told_apart
 from runner.schedule import make_optimizer
-from runner.schema import Device, SyncPolicy
 from runner.sync import Sync, open_sync
 from runner.sync.blocks import checkpoint_blocks
 from runner.sync.local import local, norm_of, optimizer_groups

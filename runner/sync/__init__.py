@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from runner.choices import SeedingMode
 from runner.plan import Plan
 from runner.precision import Precision
-from runner.schema import SeedingMode
 from runner.sync.objective import Objective
 from runner.task import Adopted
 from runner.world import World

@@ -21,9 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from runner.choices import SyncPolicy
 from runner.errors import TaskError
 from runner.plan import BUCKET_BYTES
-from runner.schema import SyncPolicy
 from runner.sync.objective import Objective
 from runner.sync.whole import Whole
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
-from runner.schema import SyncPolicy
+from runner.choices import SyncPolicy
 from runner.sync.local import is_shared, local, norm_of
 from runner.sync.objective import Objective
 from runner.world import World

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from runner.schema import Remainder
+from runner.choices import Remainder
 from runner.window import Window, Windows, epoch_order, windows_per_epoch
 
 ORDER_OF_SEED_42 = [1, 6, 5, 8, 3, 2, 7, 9, 0, 4]
