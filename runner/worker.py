@@ -204,6 +204,8 @@ def measured_windows(plan: Plan, backend: Backend) -> int | None:
     """How many windows' peak memory is measured; None: of all. Three show the peak: the optimizer's state comes in the
     first, and in the second DDP makes its buckets anew."""
     wanted = plan.config.log.memory
+    if backend.measuring_slows and plan.config.compile:
+        return 0  # compiled calls would run as they are written while storages are followed
     if wanted is None:
         return 3 if backend.measuring_slows else None
     return None if wanted else 0

@@ -215,5 +215,8 @@ def _assumptions(plan: Plan) -> Iterator[str]:
     )
     if a.accum > PASSES:
         yield f"accum {a.accum} as accum {PASSES}: the micro-batches between the first and the last change no peak"
+    every = config.sync.policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
+    if a.processes > 1 and not config.hardware.sharded and every and a.accum > 1:
+        yield "the run's first window apart: DDP makes its buffer anew there, and for a moment holds the gradient once more"
     if config.hardware.device is not Device.cpu:
         yield "operations need the memory that they need on a CPU; what the allocator loses to fragments, and the device's context and libraries, come on top"
