@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from runner.loop import average_and_clip
+from runner.sync.local import norm_of
 from runner.window import Window
 from tests.unit.compare_simulation import Simulated
 
@@ -17,14 +18,14 @@ class EachAveragedAlone(Simulated):
         (total / weight / window.micro_batches).backward()
 
     def average(self, weight, window):
-        return average_and_clip(self.parameters, torch.tensor(1.0), None)
+        return average_and_clip(self.gradients(), torch.tensor(1.0), None, norm_of)
 
 
 class ShortWindowMisscaled(Simulated):
     """Every window divided by the observed batch, also the short ones."""
 
     def average(self, weight, window):
-        return average_and_clip(self.parameters, torch.tensor(float(self.plan.arithmetic.observed)), None)
+        return average_and_clip(self.gradients(), torch.tensor(float(self.plan.arithmetic.observed)), None, norm_of)
 
 
 class LastWindowDropped(Simulated):
@@ -84,7 +85,7 @@ class Summed(Simulated):
     """The processes' averages added up."""
 
     def average(self, weight, window):
-        return average_and_clip(self.parameters, weight / self.ranks, None)
+        return average_and_clip(self.gradients(), weight / self.ranks, None, norm_of)
 
 
 class ItemsForTokens(Simulated):
@@ -94,7 +95,7 @@ class ItemsForTokens(Simulated):
         (total / weight * self.plan.arithmetic.per_device).backward()
 
     def average(self, weight, window):
-        return average_and_clip(self.parameters, torch.tensor(float(len(window.ids))), None)
+        return average_and_clip(self.gradients(), torch.tensor(float(len(window.ids))), None, norm_of)
 
 
 class PaddingCounted(Simulated):
@@ -152,7 +153,7 @@ class ClippedPerRank(Simulated):
     """Gradients clipped where they should not be: at a norm of 0.6 instead of never."""
 
     def average(self, weight, window):
-        return average_and_clip(self.parameters, weight, 0.6)
+        return average_and_clip(self.gradients(), weight, 0.6, norm_of)
 
 
 class NotANumber(Simulated):

@@ -25,7 +25,7 @@ from runner.compose.app import compose_one
 from runner.compose.arguments import parse
 from runner.data import Items
 from runner.evaluation import Evaluation
-from runner.loop import average_and_clip
+from runner.loop import average_and_clip, gradient
 from runner.plan import Plan
 from runner.precision import Precision
 from runner.records import BatchRow, UpdateRow
@@ -33,6 +33,9 @@ from runner.replicas import Buffers
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
 from runner.seeding import Streams
+from runner.sync.local import norm_of
+from runner.sync.objective import Objective
+from runner.sync.single import Single
 from runner.task import Task
 from runner.tasks.digits import Digits
 from runner.window import Window
@@ -131,6 +134,7 @@ class Simulated:
             self.folder,
             self.task,
             self.model,
+            Single(Objective(self.task, self.model, self.precision)),
             Buffers(self.model),
             self.streams,
             self.precision,
@@ -197,7 +201,10 @@ class Simulated:
         total.backward()
 
     def average(self, weight: torch.Tensor, window: Window) -> torch.Tensor:
-        return average_and_clip(self.parameters, weight, self.plan.config.optim.clip)
+        return average_and_clip(self.gradients(), weight, self.plan.config.optim.clip, norm_of)
+
+    def gradients(self) -> list[torch.Tensor]:
+        return [gradient(p) for p in self.parameters]
 
     def step(self, window: Window) -> None:
         self.optimizer.step()
