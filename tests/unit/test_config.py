@@ -45,7 +45,7 @@ def plan(*arguments: str) -> Plan:
 
 # what is typed, the key that must be named, and what the line must tell: the value found, and what to type instead
 WRONG = {
-    "+typo=1": ("typo", ["not a key", "accum, batch, budget"]),
+    "+typo=1": ("typo", ["not a key", "batch, budget"]),
     "typo=1": ("typo", ["not a key"]),
     "+optim.typo=1": ("optim.typo", ["not a key", "lr"]),
     "+data.typo=1": ("data.typo", ["not a key", "shuffle, workers"]),
