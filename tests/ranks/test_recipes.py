@@ -16,6 +16,8 @@ TINY = """# @package _global_
 # A tiny run.
 budget:
   updates: 12
+task:
+  dropout: 0.1
 hardware:
   threads: 1
 """
@@ -83,7 +85,7 @@ def test_a_recipe_ends_with_the_verdict_against_its_reference(tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     file = tmp_path / "recipes" / "tiny.reference.json"
     assert file.stat().st_size < 20_000
-    auto = ("batch=auto", "batch.per_device=32", "hardware=2cpu", "task.dropout=0.1")
+    auto = ("batch=auto", "batch.per_device=32", "hardware=2cpu")
     verdicts = {
         "again": ((), "equal: "),
         "seed": (("seed=1",), "not comparable: seed 42 against 1"),
