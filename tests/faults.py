@@ -192,9 +192,9 @@ def narrow_sums() -> None:
 
     plain = worker.open_sync
 
-    def narrowed(plan: Any, world: Any, task: Any, model: Any, precision: Any) -> Any:
+    def narrowed(plan: Any, world: Any, task: Any, model: Any, precision: Any, *rest: Any) -> Any:
         precision.sums = precision.weights
-        return plain(plan, world, task, model, precision)
+        return plain(plan, world, task, model, precision, *rest)
 
     worker.open_sync = narrowed
 
