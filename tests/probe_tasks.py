@@ -118,7 +118,8 @@ class Ids(Probe):
 
     def __init__(self, items: int, evaluated: int | None = None, scores: Any = None, **rest: Any):
         super().__init__(**rest)
-        self.count, self.evaluated, self.scores, self.evaluations = items, evaluated, scores, 0
+        self.count, self.evaluated, self.scores = items, evaluated, scores
+        self.evaluations = -1  # one batch is tried before training
 
     def model(self) -> nn.Module:
         return Parameters(w=[0.0] * max(self.count, self.evaluated or 0))
@@ -137,7 +138,7 @@ class Ids(Probe):
             return {}
         self.evaluations += 1
         mine = self.scores[int(os.environ["RANK"])]
-        return {"score": (torch.tensor(float(mine[min(self.evaluations, len(mine)) - 1])), 1.0)}
+        return {"score": (torch.tensor(float(mine[max(0, min(self.evaluations, len(mine)) - 1)])), 1.0)}
 
 
 class Branches(Probe):

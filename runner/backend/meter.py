@@ -39,14 +39,14 @@ class Meter(TorchDispatchMode):
     def hold(self, tensors: Iterable[Tensor]) -> None:
         """Count `tensors` from now on, until they are gone."""
         for tensor in tensors:
-            if type(tensor) in self._kinds:
+            if type(tensor) in self._kinds and tensor.layout is torch.strided:  # a sparse one has no storage of its own
                 self._see(tensor.untyped_storage())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(hasattr(kind, "to_local") for kind in types):
             return NotImplemented  # a DTensor: it calls the operations on what it wraps, which come here again
         result = func(*args, **(kwargs or {}))
-        if type(result) in self._kinds:
+        if type(result) in self._kinds and result.layout is torch.strided:
             self._see(result.untyped_storage())
         elif result is not None:
             self.hold(tree_leaves(result))
