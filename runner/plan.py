@@ -244,3 +244,14 @@ def _notes(config: Config) -> Iterator[str]:
         yield "precision.weights=bf16: updates below 1/256 of a weight are lost to rounding; the outcome may differ"
     if config.precision.name is PrecisionName.bf16:
         yield "precision=bf16: losses of single batches differ from fp32 by about 1%; the outcome should not"
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values under dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            found.update(flat(value, f"{prefix}{key}."))
+        else:
+            found[prefix + key] = value
+    return found

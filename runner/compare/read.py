@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from runner import records
 from runner.compare.columns import Columns, read_columns
 from runner.errors import RecordError
-from runner.plan import Plan, experiment_of, setup_of
+from runner.plan import Plan, experiment_of, flat, setup_of
 from runner.rundir import RunFolder
 
 UPDATE_COLUMNS = (
@@ -264,17 +264,6 @@ def _plan(folder: RunFolder) -> Plan:
 def _told(status: dict[str, Any]) -> str:
     reason = status.get("reason")
     return f"{status.get('state')}: {reason}" if reason else str(status.get("state"))
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            found.update(flat(value, f"{prefix}{key}."))
-        else:
-            found[prefix + key] = value
-    return found
 
 
 def name_all(runs: list[Run]) -> None:

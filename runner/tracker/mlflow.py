@@ -18,10 +18,10 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
-from runner.plan import Plan
+from runner.plan import Plan, flat
 from runner.rundir import RunFolder
 from runner.schema import MlflowTracker
-from runner.tracker.point import Point, config_of, flat, name_of
+from runner.tracker.point import Point, config_of, name_of
 
 BATCH_OVER_UPDATES = "batch_over_updates/loss"
 METRICS = 1000  # the most that one call takes

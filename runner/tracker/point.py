@@ -62,17 +62,6 @@ def config_of(plan: Plan) -> dict[str, Any]:
     return {**values, "plan": made, "world_size": plan.arithmetic.processes}
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values under dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            found.update(flat(value, f"{prefix}{key}."))
-        else:
-            found[prefix + key] = value
-    return found
-
-
 def name_of(folder: RunFolder) -> str:
     """A run's name for people: its folder, for a job of a sweep with the sweep's before it."""
     path = folder.path.absolute()
