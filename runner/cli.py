@@ -42,10 +42,13 @@ def _run(arguments: list[str]) -> int:
     """Train: one run, or every job of a sweep."""
     from runner.compose import app
     from runner.compose.arguments import parse
-    from runner.launch import warm
+    from runner.launch import joining, warm
     from runner.runs import Runs, check_runnable
 
     line = parse(arguments)
+    seat = joining.seat_of(line.overrides) if line.trains else None
+    if seat is not None:  # the first node has the configuration
+        return joining.join(seat, joining.common(arguments))
     if line.trains:
         app.check(line, check_runnable)
         warm.warm_up()  # now, so that torch is loaded while Hydra composes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.choices import BatchMode, Device, Parallel, PrecisionName, ScalingRule, SeedingMode, SyncPolicy
+from runner.endpoint import endpoint
 from runner.errors import Problem
 from runner.schema import Config
 
@@ -18,6 +19,7 @@ def unmet(config: Config) -> Iterator[Problem]:
         what = f"{hardware.processes} processes cannot be spread evenly over {hardware.nodes} nodes"
         yield Problem("hardware.processes", what, f"Set a multiple: hardware.processes={2 * hardware.nodes}")
     yield from _sharding(config)
+    yield from _meeting(config)
     if config.lr_scaling.rule is not ScalingRule.none and config.lr_scaling.reference is None:
         what = f"lr_scaling={config.lr_scaling.rule.value} needs the observed batch that optim.lr was chosen for"
         yield Problem("lr_scaling.reference", what, "Set lr_scaling.reference=64, say")
@@ -99,6 +101,15 @@ def warm_up(config: Config, updates: int) -> Iterator[Problem]:
     if config.schedule.warmup > updates:
         what = f"{config.schedule.warmup} updates of warm-up are more than the {updates} of the run"
         yield Problem("schedule.warmup", what, f"Choose at most {updates}")
+
+
+def _meeting(config: Config) -> Iterator[Problem]:
+    """Where several machines meet."""
+    where, nodes = config.rendezvous, config.hardware.nodes
+    if where is not None and endpoint(where) is None:
+        yield Problem("rendezvous", f"'{where}' is no HOST:PORT", "Type rendezvous=10.0.0.5:29400, say")
+    if where is not None and nodes == 1:
+        yield Problem("rendezvous", f"{where} has no effect on one node", "Set hardware.nodes=2, or leave it out")
 
 
 def _sharding(config: Config) -> Iterator[Problem]:

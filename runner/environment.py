@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ PREFIXES = (
 DIFF_LIMIT = 1_000_000  # characters of a dirty diff that are kept
 
 
-def capture(plan: Plan, command: Sequence[str]) -> str:
-    """The environment of a run about to start by `command`, as JSON."""
+def capture(plan: Plan, command: Sequence[str], nodes: Mapping[int, Any] | None = None) -> str:
+    """The environment of a run about to start by `command`, as JSON; `nodes` is what other machines say of themselves."""
     facts: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -44,6 +44,8 @@ def capture(plan: Plan, command: Sequence[str]) -> str:
         "threads": threads_of(plan),
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES)},
     }
+    if nodes:
+        facts["nodes"] = {str(n): said for n, said in sorted(nodes.items())}
     return json.dumps(facts, indent=2) + "\n"
 
 

@@ -13,10 +13,12 @@ from rich.console import Console
 from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
-from runner.errors import ConfigError, RecordError, RunnerError, TrackerError, WorkerFailed
+from runner.errors import ConfigError, RunnerError, WorkerFailed
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
+from runner.launch.joining import common
 from runner.launch.local import launch
+from runner.launch.nodes import Nodes
 from runner.launch.progress import Progress
 from runner.plan import Plan
 from runner.rundir import RunFolder, create, write_text
@@ -51,6 +53,7 @@ class Runs:
         self._command = command
         self._out = Terminal()
         self._folders: list[tuple[Job, RunFolder]] = []
+        self._nodes: Nodes | None = None
 
     def run(self, job: Job) -> float | None:
         """Run one job. Its value for a sweeper is the last evaluation's loss, or training's.
@@ -59,11 +62,13 @@ class Runs:
         """
         try:
             with ExitStack() as when_recorded, recorded(lambda: self._create(job)) as folder:
-                write_text(folder.environment, capture(job.plan, self._command))
+                nodes = self._gather(job.plan)
+                write_text(folder.environment, capture(job.plan, self._command, nodes.facts if nodes else None))
                 feed = Feed(folder, open_tracker(job.plan, folder))
                 when_recorded.callback(feed.finish)  # the tracker is told what the status says
-                launch(job.plan, folder, Progress(folder, self._out))
-        except (WorkerFailed, RecordError, TrackerError) as error:
+                progress = Progress(folder, self._out)
+                nodes.launch(job.plan, folder, progress) if nodes else launch(job.plan, folder, progress)
+        except RunnerError as error:
             self.exit_code = 1
             self._tell(error)
             self._say_where()
@@ -81,6 +86,8 @@ class Runs:
 
     def close(self) -> None:
         """After the last job: the table of a sweep, also of one that was broken off."""
+        if self._nodes is not None:
+            self._nodes.close()
         if self._folders and self._folders[0][0].sweep is not None:
             show_sweep([(job.overrides, Summary.of(folder)) for job, folder in self._folders], self._out)
             self._compare(self._folders[0][0].sweep)
@@ -108,6 +115,16 @@ class Runs:
             self._out.print(f"not compared: {error}", markup=False, highlight=False, soft_wrap=True)
             return
         self._out.print(f"report: {sweep / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
+
+    def _gather(self, plan: Plan) -> Nodes | None:
+        """The other machines, once all that the plan asks for have joined; None where there are none."""
+        if plan.config.hardware.nodes == 1:
+            return None
+        if self._nodes is None:
+            assert plan.config.rendezvous is not None, "checked before"
+            self._nodes = Nodes(plan.config.rendezvous, common(self._command[1:]), self._out)
+        self._nodes.gather(plan)
+        return self._nodes
 
     def _create(self, job: Job) -> RunFolder:
         folder = create(job.folder, job.plan, job.config_yaml, job.overrides_yaml)

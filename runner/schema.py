@@ -122,7 +122,7 @@ class Hardware(Section):
     shard: PositiveInt | None = None  # hsdp: processes that share one copy of the model; None: those of a node
     threads: PositiveInt | None = None  # of one process; None: the machine's cores divided by its processes
     memory: PositiveFloat | None = None  # of one device, in GiB: what a predicted peak is held against
-    timeout: PositiveFloat = 300.0  # seconds that a rank waits for another before the run fails
+    timeout: PositiveFloat = 60.0  # seconds that a rank waits for another before the run fails
 
     @property
     def sharded(self) -> bool:
@@ -135,6 +135,13 @@ class Hardware(Section):
         if not self.sharded:
             return 1
         return self.processes if self.parallel is Parallel.fsdp else self.shard or self.processes // self.nodes
+
+
+class Node(Section):
+    """Of several machines, the one that this command runs on; and how many seconds the others are waited for."""
+
+    rank: NonNegativeInt = 0
+    wait: PositiveFloat = 300.0
 
 
 class Sync(Section):
@@ -229,6 +236,8 @@ class Config(Section):
     schedule: Annotated[Constant | Decay | Step | CustomSchedule, Field(discriminator="name")]
     batch: Batch
     hardware: Hardware
+    node: Node = Node()
+    rendezvous: str | None = None  # HOST:PORT of the node with rank 0, where several machines meet
     sync: Sync
     precision: Precision
     seeding: Seeding

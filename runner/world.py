@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,15 +21,18 @@ if TYPE_CHECKING:
 class Seat:
     """A rank's place, given to it by the launcher.
 
-    `port` is where the store of the run listens on this machine; rank 0 gets the listening socket itself,
-    bound by the launcher, so that no other run can take the port in between.
+    `address` and `port` are where the store of the run listens, on the machine of rank 0; that one gets the listening
+    socket itself, bound by the launcher, so that no other run can take the port in between. `interface` is the network
+    interface of this machine that leads to the other ranks; None: the libraries choose.
     """
 
     rank: int
     size: int
     local_rank: int
     threads: int
+    address: str
     port: int
+    interface: str | None
     listener: socket.socket | None
 
 
@@ -84,11 +86,13 @@ def join(seat: Seat, backend: str, timeout: float) -> Iterator[World]:
     if seat.size == 1:
         yield World(0, 1)
         return
-    if backend == "gloo":  # all processes are on this machine: no traffic leaves it, no firewall is asked
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    if seat.interface is not None:  # on one machine that of loopback: no traffic leaves it, no firewall is asked
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", seat.interface)
+        if not seat.interface.startswith("lo"):
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", seat.interface)
     limit = timedelta(seconds=timeout)
     store = dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1",
+        seat.address,
         seat.port,
         seat.size,
         is_master=seat.rank == 0,

@@ -1,7 +1,13 @@
 """Start the ranks of one plan, watch them, end them.
 
     warm.py      the fork server, which loads torch once for all ranks and all jobs of a sweep
-    local.py     the ranks of one machine
+    local.py     a run on one machine
+    nodes.py     a run over several machines, seen from the first one
+    joining.py   the same, seen from another one
+    peer.py      the line between two of them
+    ranks.py     the processes of one machine
+    fault.py     which of all reported errors was the cause
+    network.py   sockets and interfaces
     ending.py    signals, and the status that is written in the end
     child.py     what runs first in a rank
     progress.py  what a user sees meanwhile

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from runner.errors import TrackerError, WorkerFailed
+from runner.errors import RunnerError, WorkerFailed
 from runner.rundir import RunFolder
 
 _STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -29,7 +29,7 @@ def recorded(create: Callable[[], RunFolder]) -> Iterator[RunFolder]:
     Signals wait until the folder is there: from the moment that it says `running`, somebody must be there to
     say otherwise.
     """
-    with _raising():
+    with signals_raised():
         arrived: list[int] = []
         with _handling(dict.fromkeys(_STOPPING, lambda number, _: arrived.append(number))):
             folder = create()
@@ -44,7 +44,7 @@ def recorded(create: Callable[[], RunFolder]) -> Iterator[RunFolder]:
         except (KeyboardInterrupt, Terminated) as error:
             _write(folder, "interrupted", reason=f"ended by {str(error) or 'SIGINT'}")
             raise
-        except TrackerError as error:
+        except RunnerError as error:
             _write(folder, "failed", reason=str(error))
             raise
         except BaseException as error:
@@ -69,7 +69,7 @@ def _write(folder: RunFolder, state: str, **facts: str | int | None) -> None:
 
 
 @contextmanager
-def _raising() -> Iterator[None]:
+def signals_raised() -> Iterator[None]:
     """SIGTERM and SIGHUP as exceptions, as Ctrl-C is one."""
 
     def stop(number: int, _frame: object) -> None:

@@ -45,16 +45,20 @@ def threads_of(plan: Plan) -> int:
 def check_hardware(plan: Plan) -> None:
     """Raises ConfigError, in one line, if this machine cannot run the plan: what it has, and what would run."""
     hardware = plan.config.hardware
-    wanted, nodes = hardware.processes, hardware.nodes
+    wanted, nodes = hardware.processes // hardware.nodes, hardware.nodes
     here = f"this machine has {_count(gpus(), 'GPU')} and {_count(cores(), 'CPU core')}"
     if plan.config.compile and hardware.device is Device.cpu and not any(map(shutil.which, _COMPILERS)):
         what = (
             f"torch.compile needs a C++ compiler on the CPU, and none of {', '.join(filter(None, _COMPILERS))} is here"
         )
         raise ConfigError([Problem("compile", what, "Install one, or use compile=false")])
-    if nodes > 1:
+    if nodes > 1 and plan.config.rendezvous is None:
         what = f"{nodes} nodes were asked for, but one command starts processes on this machine only"
-        raise ConfigError([Problem("hardware", what, f"On this machine hardware={_choice(wanted, 'cpu')} would run")])
+        fix = (
+            "Add node.rank=0 rendezvous=HOST:PORT here, with an address of this machine, and type node.rank=1 rendezvous=HOST:PORT on "
+            f"the next one; on this machine alone hardware={_choice(hardware.processes, 'cpu')} would run"
+        )
+        raise ConfigError([Problem("hardware", what, fix)])
     if hardware.device is Device.cuda and gpus() < wanted:
         what = f"{_count(wanted, 'GPU')} {'was' if wanted == 1 else 'were'} asked for, but {here}"
         alternative = (

@@ -1,0 +1,43 @@
+"""Sockets to listen on, and the interface that an address belongs to."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import sys
+
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915  # <linux/sockios.h>
+
+
+def listen(host: str, port: int = 0) -> socket.socket:
+    """A listening socket at an address of this machine; port 0 takes a free one. Raises OSError."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if port:  # a command that ended a moment ago must not block the next; a free port is free
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface whose first address this is; None where it cannot be told."""
+    if address.startswith("127."):
+        return "lo0" if sys.platform == "darwin" else "lo"
+    if sys.platform != "linux":
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            except OSError:  # an interface without an address
+                continue
+            if socket.inet_ntoa(answer[20:24]) == address:
+                return name
+    return None

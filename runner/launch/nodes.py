@@ -1,0 +1,232 @@
+"""The first node of a run over several: it has the run's folder, waits for the others, and hands them the plan.
+
+Every node runs one command. The others take the plan from here (`runner.launch.joining`), start their ranks, and
+send back what these write; this one appends it to the run's files. The ranks themselves meet at a store of rank 0.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from multiprocessing.connection import wait
+from typing import Any
+
+from rich.console import Console
+
+from runner.endpoint import endpoint
+from runner.errors import ConfigError, Problem, RunnerError, WorkerFailed
+from runner.launch.ending import undisturbed
+from runner.launch.fault import Fault, Kind, failure, waited
+from runner.launch.joining import difference, introduction
+from runner.launch.network import interface_of, listen
+from runner.launch.peer import Peer
+from runner.launch.progress import Progress
+from runner.launch.ranks import GRACE, Place, Ranks
+from runner.plan import Plan
+from runner.rundir import RunFolder
+
+HELLO_WITHIN = 5.0  # seconds in which who connects must say who it is
+AWAY = 5.0  # seconds of silence after which a node counts as gone when something has failed
+
+
+class Nodes:
+    """The other nodes, over all jobs of a command."""
+
+    def __init__(self, rendezvous: str, arguments: Sequence[str], out: Console):
+        """Raises ConfigError where this machine cannot listen at `rendezvous`."""
+        where = endpoint(rendezvous)
+        assert where is not None, "checked with the configuration"
+        self._rendezvous, self._arguments, self._out = rendezvous, list(arguments), out
+        self._peers: dict[int, Peer] = {}
+        self.facts: dict[int, dict[str, Any]] = {}
+        try:
+            self.address = socket.gethostbyname(where[0])
+            self._listener = listen(self.address, where[1])
+        except OSError as error:
+            what = f"the first node cannot listen at {rendezvous} ({error.strerror or error})"
+            fix = "Give an address of the machine with node.rank=0 that the others reach, and a port that is free there"
+            raise ConfigError([Problem("rendezvous", what, fix)]) from error
+
+    def gather(self, plan: Plan) -> None:
+        """Wait until all nodes of a plan have joined. Raises RunnerError naming those that have not, or are gone."""
+        count, limit = plan.config.hardware.nodes, plan.config.node.wait
+        deadline = time.monotonic() + limit
+        told = False
+        while missing := [n for n in range(1, count) if n not in self._peers]:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise RunnerError(f"no sign of {_nodes(missing)} after {limit:g} s. {self._typed(missing)}")
+            if not told and left < limit - 1:
+                told = True
+                self._out.print(f"waiting for {_nodes(missing)}. {self._typed(missing)}", highlight=False)
+            self._listener.settimeout(min(left, 1.0))
+            try:
+                connected, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            self._welcome(connected, plan)
+        for number in range(1, count):
+            list(self._peers[number].hear())
+            if self._peers[number].lost:
+                raise RunnerError(f"{self._peers[number].name} has left: {self._peers[number].lost}")
+
+    def launch(self, plan: Plan, folder: RunFolder, progress: Progress) -> None:
+        """Run all ranks of a plan, here and on the other nodes. Raises WorkerFailed with the first one's own error."""
+        hardware = plan.config.hardware
+        each = hardware.processes // hardware.nodes
+        peers = {n: self._peers[n] for n in range(1, hardware.nodes)}
+        here = Place(
+            first=0,
+            count=each,
+            size=hardware.processes,
+            address=self.address,
+            interface=interface_of(self.address),
+            listener=(listener := listen(self.address)),
+            name=f"node 0, {os.uname().nodename}",
+        )
+        here = replace(here, port=listener.getsockname()[1])
+        job = _Job(Ranks(here), peers, folder, hardware.timeout)
+        try:
+            for number, peer in peers.items():
+                peer.tell("job", plan=plan.to_json(), first=number * each, address=self.address, port=here.port)
+            job.ranks.start(plan, folder)
+            job.watch(progress)
+        except WorkerFailed as error:
+            job.end(str(error))
+            raise
+        except BaseException as error:
+            job.end(f"node 0 was ended by {str(error) or type(error).__name__}")
+            raise
+        finally:
+            with undisturbed():
+                job.ranks.end()
+            progress.finish()
+
+    def close(self) -> None:
+        """No more jobs: the other commands end, too."""
+        for peer in self._peers.values():
+            peer.tell("bye")
+            peer.close()
+        self._listener.close()
+
+    def _welcome(self, connected: socket.socket, plan: Plan) -> None:
+        """Take in a node that says who it is and fits; send others away, with the reason."""
+        peer = Peer(connected, "a node that has not said who it is")
+        hello = peer.expect(HELLO_WITHIN)
+        if hello is None or hello.get("kind") != "hello":
+            peer.close()
+            return
+        number, host = int(hello["rank"]), str(hello["host"])
+        peer.name = f"node {number}, {host}"
+        why = self._unfit(number, hello, plan.config.hardware.nodes)
+        if why is not None:
+            peer.tell("refused", why=why)
+            peer.close()
+            self._out.print(f"refused {peer.name}: {why}", highlight=False, soft_wrap=True)
+            return
+        peer.tell("welcome", limit=plan.config.hardware.timeout)
+        self._peers[number], self.facts[number] = peer, hello
+
+    def _unfit(self, number: int, hello: dict[str, Any], count: int) -> str | None:
+        if not 0 < number < count:
+            return f"node.rank={number} is none of the nodes 1 to {count - 1} of this run"
+        if number in self._peers:
+            return f"node.rank={number} is taken by {self._peers[number].name}; give every node a rank of its own"
+        mine = introduction(0, self._arguments)
+        return difference(mine, hello)
+
+    def _typed(self, missing: Sequence[int]) -> str:
+        line = f"python -m runner node.rank={missing[0]} rendezvous={self._rendezvous}"
+        return f"Type there: {line}"
+
+
+class _Job:
+    """One run over all nodes, seen from the first."""
+
+    def __init__(self, ranks: Ranks, peers: dict[int, Peer], folder: RunFolder, timeout: float):
+        self.ranks, self._peers, self._folder, self._timeout = ranks, peers, folder, timeout
+        self._done: set[int] = set()
+        self._ended: set[int] = set()
+        self._told: list[Fault] = []
+
+    def watch(self, progress: Progress) -> None:
+        """Until all ranks of all nodes have ended well. Raises WorkerFailed as soon as one has not."""
+        while self.ranks.sentinels or len(self._done) < len(self._peers):
+            well = self.ranks.ended_well(self._wait(progress.interval))
+            if not well or self._told or self._gone(self._timeout):
+                raise self._failure()
+            progress.show()
+        progress.show()
+
+    def end(self, why: str) -> None:
+        """Tell the other nodes that this run is over, and take in what their ranks have written."""
+        for peer in self._peers.values():
+            peer.tell("end", why=why)
+        self.ranks.end()
+        deadline = time.monotonic() + 3 * GRACE
+        while len(self._ended) < len(self._peers) and time.monotonic() < deadline:
+            if len(self._ended) + len(self._gone(AWAY)) >= len(self._peers):
+                break
+            self._wait(0.2)
+
+    def _wait(self, seconds: float) -> list[object]:
+        """What is ready within so many seconds; the messages of other nodes are taken in."""
+        lines = [p.connection for n, p in self._peers.items() if not p.lost and n not in self._ended]
+        ready = wait([*self.ranks.sentinels, *lines], timeout=seconds)
+        for number, peer in self._peers.items():
+            for message in peer.hear():
+                self._take(number, message)
+        return list(ready)
+
+    def _take(self, number: int, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "rows":
+            _append(self._folder, message)
+        elif kind == "done":
+            self._done.add(number)
+        elif kind == "failed":
+            facts = {k: message[k] for k in ("message", "rank", "trace", "time")}
+            self._told.append(Fault(Kind(message["cause"]), **facts))
+        elif kind == "ended":
+            self._ended.add(number)
+
+    def _gone(self, limit: float) -> list[Fault]:
+        """The nodes that are not heard of any more."""
+        each = self.ranks.place.count
+        found = []
+        for number, peer in self._peers.items():
+            if number in self._done or not (peer.lost or peer.silent_for > limit):
+                continue
+            ranks = ", ".join(str(number * each + i) for i in range(each))
+            why = peer.lost or f"not heard of for {peer.silent_for:.0f} s"
+            message = f"{peer.name} went missing with rank {ranks} of {self.ranks.place.size}: {why}"
+            found.append(Fault(Kind.gone, message, number * each))
+        return found
+
+    def _failure(self) -> WorkerFailed:
+        """The error to report: the one that did not follow from another, wherever it was."""
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline:
+            if any(f.certain for f in [*self.ranks.faults(), *self._told]):
+                break
+            self.ranks.ended_well(self._wait(0.2))
+        faults = [*self.ranks.faults(), *self._told, *self._gone(AWAY)]
+        if waited(faults):
+            faults += self.ranks.silent()
+        return failure(faults or self._gone(0.0))
+
+
+def _append(folder: RunFolder, message: dict[str, Any]) -> None:
+    """Rows of another node's ranks, or what they printed, into the run's own files, in one write."""
+    rank = message["rank"]
+    path = folder.batches if rank is None else folder.log(int(rank))
+    text = "".join(f"{line}\n" for line in message["lines"])
+    with path.open("a") as file:
+        file.write(text)
+
+
+def _nodes(numbers: Sequence[int]) -> str:
+    return f"node {numbers[0]}" if len(numbers) == 1 else f"nodes {', '.join(map(str, numbers))}"
