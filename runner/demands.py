@@ -20,6 +20,7 @@ def unmet(config: Config) -> Iterator[Problem]:
         yield Problem("hardware.processes", what, f"Set a multiple: hardware.processes={2 * hardware.nodes}")
     yield from _sharding(config)
     yield from _meeting(config)
+    yield from _link(config)
     if config.lr_scaling.rule is not ScalingRule.none and config.lr_scaling.reference is None:
         what = f"lr_scaling={config.lr_scaling.rule.value} needs the observed batch that optim.lr was chosen for"
         yield Problem("lr_scaling.reference", what, "Set lr_scaling.reference=64, say")
@@ -132,6 +133,37 @@ def _sharding(config: Config) -> Iterator[Problem]:
             yield Problem("hardware.shard", what, f"Set {choices}" if fits else "Use hardware.parallel=fsdp")
     if hardware.sharded and hardware.device is Device.xla:
         yield Problem("hardware.parallel", "fsdp and hsdp are not for xla", "Use hardware.parallel=ddp")
+
+
+def _link(config: Config) -> Iterator[Problem]:
+    """What a link is for, and what it takes."""
+    link, hardware = config.link, config.hardware
+    if not link.chosen:
+        for key in ("rate", "delay", "jitter", "loss", "simulate"):
+            if value := getattr(link, key):
+                shown = str(value).lower() if isinstance(value, bool) else f"{value:g}"
+                what = f"{shown} has no effect under link=none"
+                yield Problem(f"link.{key}", what, "Use link=350mbit, or link=custom link.rate=200")
+        return
+    if config.rendezvous is not None:
+        what = f"link={link.name} makes nodes of this machine, and rendezvous={config.rendezvous} has others join"
+        yield Problem("link", what, "Leave out one of the two")
+    if link.rate is None:
+        yield Problem("link.rate", f"link={link.name} has no rate", "Set link.rate=200 (Mbit/s), say")
+    if hardware.device is not Device.cpu:
+        what = f"{link.name} would join processes on CPUs; those of {hardware.device.value} reach each other past it"
+        yield Problem("link", what, "Use hardware=2node, or link=none")
+    if not link.simulate:
+        return
+    if link.loss:
+        what = f"{link.loss:g}% of the frames cannot be lost where none are sent"
+        yield Problem("link.loss", what, "Set link.loss=0, or link.simulate=false")
+    other = f"hardware.parallel={hardware.parallel.value}" if hardware.sharded else ""
+    other = other or ("seeding=bitwise" if config.seeding.mode is SeedingMode.bitwise else "")
+    other = other or (f"precision.weights={config.precision.weights.value}" if config.precision.weights else "")
+    if other:
+        what = f"true makes DDP's reductions late, and {other} makes none"
+        yield Problem("link.simulate", what, f"Use link.simulate=false, or leave {other} out")
 
 
 def _divisibility(config: Config) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ RunnerError
 |-- TaskError          a task breaks its contract: what it returned, and what is expected
 |-- NonFiniteError     a loss or a gradient is no longer a number: rank, update, micro-batch
 |-- TrackerError       a tracker cannot be started
+|-- LinkError          nodes on one machine, joined by a link, cannot be made
 |-- WorkerFailed       a rank ended early: its rank and its own error
 `-- RecordError        a run's folder cannot be read, or already holds another run
 """
@@ -63,6 +64,10 @@ class NonFiniteError(RunnerError):
 
 class TrackerError(RunnerError):
     """A tracker that was asked for cannot be started: no login, no network, no place to write to."""
+
+
+class LinkError(RunnerError):
+    """Nodes on this machine, joined by a link, cannot be made here."""
 
 
 class WorkerFailed(RunnerError):

@@ -236,6 +236,11 @@ def _notes(config: Config) -> Iterator[str]:
     if config.seeding.mode is SeedingMode.bitwise:
         threads = config.hardware.threads or 1
         yield f"seeding=bitwise: every bit is the same among runs with the same threads per process (here {threads}), versions and kind of processor"
+    link = config.link
+    if link.chosen and config.hardware.nodes == 1:
+        yield f"link={link.name}: all processes are on one node, so nothing passes through the link"
+    elif link.chosen and link.simulate:
+        yield f"link={link.name} is simulated: gradients arrive as late as it would bring them; nothing else is slowed"
     if config.batch.remainder is Remainder.drop:
         yield "batch.remainder=drop: the items of an epoch's last, short window are left out; which ones depends on the order"
     if config.batch.remainder is Remainder.pad:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from runner.build import BUILT_IN, build
 from runner.plan import Memory, Plan, Sizes
-from runner.schema import Task
+from runner.schema import Link, Task
 
 WORKERS = (1, 2, 8)  # one device, two, and a pod of eight: the guide's columns
 
@@ -48,6 +48,8 @@ def show_plan(plan: Plan) -> None:
         f"{a.lr:g}, {c.schedule.name}" + (f", warm-up {c.schedule.warmup}" if c.schedule.warmup else ""),
     )
     table.add_row("precision, seeding", f"{c.precision.name.value}, {c.seeding.mode.value}, seed {c.seed}")
+    if c.link.chosen:
+        table.add_row("link", link_text(c.link))
     table.add_row("sync", f"{c.sync.policy.value}: the gradient {_times(plan.comm.reductions)}")
     if plan.comm.bytes is not None:
         table.add_row("collectives, bytes", f"{plan.comm.collectives}, {plan.comm.bytes:,} an update (full window)")
@@ -63,6 +65,17 @@ def show_plan(plan: Plan) -> None:
         console.print(f"assumed: {assumption}", markup=False, highlight=False)
     for note in plan.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
+
+
+def link_text(link: Link) -> str:
+    """A link in a few words."""
+    rest = [
+        f"{value:g} {unit}"
+        for value, unit in ((link.delay, "ms one way"), (link.jitter, "ms jitter"), (link.loss, "% lost"))
+        if value
+    ]
+    how = "simulated" if link.simulate else "in network namespaces"
+    return ", ".join([f"{link.name}: {link.rate:g} Mbit/s", *rest, how])
 
 
 def _equivalents(plan: Plan) -> Table:

@@ -62,6 +62,11 @@ class RunFolder:
         return self.path / "model.pt"
 
     @property
+    def link(self) -> Path:
+        """Of nodes on one machine, joined by a link."""
+        return self.path / "link.json"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

@@ -22,6 +22,7 @@ from runner.launch.nodes import Nodes
 from runner.launch.progress import Progress
 from runner.plan import Plan
 from runner.rundir import RunFolder, create, write_text
+from runner.rounds import show_rounds
 from runner.summary import Summary, show_run, show_sweep
 from runner.tracker.check import check_tracker
 from runner.tracker.feed import Feed, open_tracker
@@ -89,7 +90,9 @@ class Runs:
         if self._nodes is not None:
             self._nodes.close()
         if self._folders and self._folders[0][0].sweep is not None:
-            show_sweep([(job.overrides, Summary.of(folder)) for job, folder in self._folders], self._out)
+            jobs = [(job.overrides, Summary.of(folder)) for job, folder in self._folders]
+            show_sweep(jobs, self._out)
+            show_rounds(jobs, self._out)
             self._compare(self._folders[0][0].sweep)
         recipe = next(
             (o.partition("=")[2] for job, _ in self._folders for o in job.overrides if o.startswith("recipe=")), None
@@ -118,7 +121,7 @@ class Runs:
 
     def _gather(self, plan: Plan) -> Nodes | None:
         """The other machines, once all that the plan asks for have joined; None where there are none."""
-        if plan.config.hardware.nodes == 1:
+        if plan.config.hardware.nodes == 1 or plan.config.link.chosen:  # with a link all are on this one
             return None
         if self._nodes is None:
             assert plan.config.rendezvous is not None, "checked before"

@@ -169,7 +169,20 @@ class LrScaling(Section):
 
 
 class Link(Section):
-    name: Literal["none"]
+    """What joins the nodes of a run that all are on this machine: `rate` in Mbit/s, `delay` and `jitter` in ms one way,
+    `loss` in percent. `simulate`: reductions are late by as much as the link would make them."""
+
+    name: Annotated[str, Field(min_length=1)]
+    rate: PositiveFloat | None = None
+    delay: NonNegativeFloat = 0.0
+    jitter: NonNegativeFloat = 0.0
+    loss: Annotated[float, Field(ge=0, lt=100)] = 0.0
+    simulate: bool = False
+
+    @property
+    def chosen(self) -> bool:
+        """Whether there is a link at all."""
+        return self.name != "none"
 
 
 class LocalTracker(Section):
@@ -248,6 +261,7 @@ class Config(Section):
     compile: bool = False
     activation_checkpoint: bool = False  # compute the activations of blocks again in the backward
     seed: Annotated[int, Field(ge=0, lt=2**63)]
+    repeat: PositiveInt = 1  # the number of a run among equal ones: neither the experiment's nor the setup's
     budget: Budget
     data: Data
     eval: Eval

@@ -28,6 +28,7 @@ class Summary:
     loss: float | None
     evaluation: dict[str, Any] | None
     seconds: tuple[float, float] | None  # of a micro-batch: mean and standard deviation, the first windows left out
+    batches: int  # that `seconds` are of, for each process
     rate: float | None  # weight (items or tokens) in a second
     collectives: int | None
     bytes: int | None
@@ -52,6 +53,7 @@ class Summary:
             loss=last.get("loss"),
             evaluation=evals[-1] if evals else None,
             seconds=(mean(batches), stdev(batches) if len(batches) > 1 else 0.0) if batches else None,
+            batches=len(batches) // folder.read_plan().arithmetic.processes,
             rate=sum(r["weight"] for r in steady) / time if time else None,
             collectives=max((r["collectives"] for r in rows), default=None),
             bytes=max((r["bytes"] for r in rows), default=None),

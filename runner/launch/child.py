@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.link import spaces
 from runner.rundir import RunFolder
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def main(folder: str, rank: int, seat: dict[str, Any], environment: dict[str, st
     """Run a rank. Its error, if any, goes to the parent as JSON through `report`; its output into the run's folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches every process of the terminal; the parent decides
     signal.signal(signal.SIGTERM, _leave)
+    _enter(rank, seat, report)  # before the first thread, which could not follow
     run = RunFolder(Path(folder))
     threading.Thread(target=_follow_parent, args=(run, rank), daemon=True).start()
     _redirect(run.log(rank))
@@ -46,6 +48,16 @@ def main(folder: str, rank: int, seat: dict[str, Any], environment: dict[str, st
         for process in multiprocessing.active_children():  # loaders, which would hold on for seconds
             process.kill()
         os._exit(FAILED)  # no tidy end: the process group may wait for a peer that is gone
+
+
+def _enter(rank: int, seat: dict[str, Any], report: Connection) -> None:
+    """Go to the node that this rank belongs to, where there are several on this machine."""
+    try:
+        spaces.enter(seat.pop("spaces"), seat.pop("cores"))
+    except OSError as error:
+        error.add_note("on its way into the network namespace of its node")
+        report.send_bytes(json.dumps(_describe(rank, error)).encode())
+        os._exit(FAILED)
 
 
 def _work(run: RunFolder, seat: dict[str, Any]) -> None:

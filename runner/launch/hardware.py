@@ -9,6 +9,7 @@ from pathlib import Path
 
 from runner.choices import Device, SeedingMode
 from runner.errors import ConfigError, Problem
+from runner.link.emulated import shape_of, why_not
 from runner.plan import Plan
 
 _COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++")
@@ -39,7 +40,18 @@ def threads_of(plan: Plan) -> int:
     hardware = plan.config.hardware
     if plan.config.seeding.mode is SeedingMode.bitwise:
         return hardware.threads or 1
-    return hardware.threads or max(1, cores() // (hardware.processes // hardware.nodes))
+    here = hardware.processes if plan.config.link.chosen else hardware.processes // hardware.nodes
+    return hardware.threads or max(1, cores() // here)
+
+
+def cores_of(plan: Plan, rank: int) -> list[int]:
+    """The cores that a process is kept on, where nodes share this machine and there are enough: otherwise the processes of
+    one node would take turns with those of another, which real ones do not. Empty: any."""
+    processes = plan.config.hardware.processes
+    if not plan.config.link.chosen or not hasattr(os, "sched_getaffinity"):
+        return []
+    each = cores() // processes
+    return sorted(os.sched_getaffinity(0))[rank * each : (rank + 1) * each]
 
 
 def check_hardware(plan: Plan) -> None:
@@ -52,13 +64,17 @@ def check_hardware(plan: Plan) -> None:
             f"torch.compile needs a C++ compiler on the CPU, and none of {', '.join(filter(None, _COMPILERS))} is here"
         )
         raise ConfigError([Problem("compile", what, "Install one, or use compile=false")])
-    if nodes > 1 and plan.config.rendezvous is None:
+    if nodes > 1 and plan.config.rendezvous is None and not plan.config.link.chosen:
         what = f"{nodes} nodes were asked for, but one command starts processes on this machine only"
         fix = (
             "Add node.rank=0 rendezvous=HOST:PORT here, with an address of this machine, and type node.rank=1 rendezvous=HOST:PORT on "
-            f"the next one; on this machine alone hardware={_choice(hardware.processes, 'cpu')} would run"
+            f"the next one; on this machine alone link=350mbit makes the nodes, and hardware={_choice(hardware.processes, 'cpu')} would run"
         )
         raise ConfigError([Problem("hardware", what, fix)])
+    shape = shape_of(plan)
+    if shape is not None and (why := why_not(shape)):
+        what = f"{plan.config.link.name} needs a network namespace for each node: {why}"
+        raise ConfigError([Problem("link", what, "With link.simulate=true reductions are late instead")])
     if hardware.device is Device.cuda and gpus() < wanted:
         what = f"{_count(wanted, 'GPU')} {'was' if wanted == 1 else 'were'} asked for, but {here}"
         alternative = (

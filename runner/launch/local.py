@@ -10,6 +10,7 @@ from runner.launch.ending import undisturbed
 from runner.launch.fault import failure, waited
 from runner.launch.progress import Progress
 from runner.launch.ranks import GRACE, Ranks, alone
+from runner.link.emulated import joined
 from runner.plan import Plan
 from runner.rundir import RunFolder
 
@@ -19,14 +20,15 @@ def launch(plan: Plan, folder: RunFolder, progress: Progress) -> None:
 
     On the way out, however it comes, no rank is left.
     """
-    ranks = Ranks(alone(plan))
-    try:
-        ranks.start(plan, folder)
-        _watch(ranks, progress)
-    finally:
-        with undisturbed():
-            ranks.end()
-        progress.finish()
+    with joined(plan, folder) as emulated:
+        ranks = Ranks(alone(plan, emulated))
+        try:
+            ranks.start(plan, folder)
+            _watch(ranks, progress)
+        finally:
+            with undisturbed():
+                ranks.end()
+            progress.finish()
 
 
 def _watch(ranks: Ranks, progress: Progress) -> None:

@@ -16,6 +16,7 @@ from runner.follow import Tail
 from runner.rundir import RunFolder
 
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
+_HARMLESS = "The hostname of the client socket cannot be retrieved"  # torch looks for names, and a node here has none
 
 
 class Progress:
@@ -43,6 +44,8 @@ class Progress:
     def show(self) -> None:
         """Bring the terminal up to date with the files."""
         for line in self._log.lines():
+            if _HARMLESS in line:
+                continue
             self._console.print(line, markup=False, highlight=False)
         lines = self._rows.lines()
         if not lines:

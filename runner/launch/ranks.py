@@ -17,9 +17,10 @@ from typing import Any
 
 from runner.launch import child
 from runner.launch.fault import Fault, Kind
-from runner.launch.hardware import threads_of
+from runner.launch.hardware import cores_of, threads_of
 from runner.launch.network import LOOPBACK, interface_of, listen
 from runner.launch.warm import CONTEXT, warm_up
+from runner.link.emulated import EmulatedNodes
 from runner.plan import Plan
 from runner.rundir import RunFolder
 
@@ -41,14 +42,18 @@ class Place:
     interface: str | None = interface_of(LOOPBACK)
     listener: socket.socket | None = None
     name: str = ""  # of this node, where there are several
+    emulated: EmulatedNodes | None = None  # the nodes that this machine is made into, with a link between them
 
     def who(self, rank: int) -> str:
-        return f"rank {rank} of {self.size}{f' ({self.name})' if self.name else ''}"
+        name = self.emulated.name_of(rank, self.size) if self.emulated else self.name
+        return f"rank {rank} of {self.size}{f' ({name})' if name else ''}"
 
 
-def alone(plan: Plan) -> Place:
-    """All ranks on this machine."""
+def alone(plan: Plan, emulated: EmulatedNodes | None = None) -> Place:
+    """All ranks on this machine, perhaps on nodes that it is made into."""
     size = plan.arithmetic.processes
+    if emulated:  # where rank 0 listens itself
+        return Place(first=0, count=size, size=size, emulated=emulated)
     listener = listen(LOOPBACK) if size > 1 else None
     port = listener.getsockname()[1] if listener else 0
     return Place(first=0, count=size, size=size, port=port, listener=listener)
@@ -83,6 +88,8 @@ class Ranks:
         """Fork all of them from the warm server."""
         warm_up()
         place, threads, environment = self.place, threads_of(plan), dict(os.environ)
+        if place.emulated:
+            environment["GLOO_SOCKET_IFNAME"] = place.emulated.device  # whatever leads out of this machine does not there
         try:
             for local in range(place.count):
                 number = place.first + local
@@ -96,7 +103,11 @@ class Ranks:
                     "port": place.port,
                     "interface": place.interface,
                     "listener": place.listener if number == 0 else None,
+                    "spaces": [],
+                    "cores": cores_of(plan, number),
                 }
+                if place.emulated:
+                    seat |= place.emulated.seat(number, place.size)
                 process = CONTEXT.Process(
                     target=child.main,
                     args=(str(folder.path.absolute()), number, seat, environment, theirs),

@@ -77,5 +77,6 @@ def open_sync(
 
         return Fsdp(objective, policy, world, hardware.copy_size, device, blocks_of(task, model), stand_in)
     from runner.sync.ddp import Ddp
+    from runner.sync.simulated import simulated_link
 
-    return Ddp(objective, policy, world.size)
+    return Ddp(objective, policy, world.size, simulated_link(plan))

@@ -25,6 +25,7 @@ from runner.choices import SyncPolicy
 from runner.errors import TaskError
 from runner.plan import BUCKET_BYTES
 from runner.sync.objective import Objective
+from runner.sync.simulated import SimulatedLink
 from runner.sync.whole import Whole
 
 # Buffers stay local in training (BatchNorm's statistics, say): sending them is no part of the gradient.
@@ -40,10 +41,11 @@ class Ddp(Whole):
     average, equal on all processes, can be added to before it is reduced again. The loss total and weight are
     sums in either case, exact for counts: they are sent multiplied by what the average divides by."""
 
-    def __init__(self, objective: Objective, policy: SyncPolicy, processes: int):
+    def __init__(self, objective: Objective, policy: SyncPolicy, processes: int, link: SimulatedLink | None = None):
         self.collectives = 0
         self.bytes = 0
         self._objective, self._policy, self._processes = objective, policy, processes
+        self._link = link
         self._averages = policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
         self.averaged_over = processes if self._averages else 1
         self._sums = torch.zeros_like(objective.carrier.detach())
@@ -93,7 +95,8 @@ class Ddp(Whole):
         if self._averages:
             buffer.div_(self._processes)
         work = dist.all_reduce(buffer, async_op=True)
-        return work.get_future().then(_tensor)  # type: ignore[no-any-return]
+        reduced: torch.futures.Future[Tensor] = work.get_future().then(_tensor)
+        return self._link.carry(reduced, buffer.numel() * buffer.element_size()) if self._link else reduced
 
 
 @contextmanager
