@@ -12,7 +12,7 @@ from statistics import mean, stdev
 from rich.console import Console
 from rich.table import Table
 
-from runner.summary import Summary
+from runner.summary import WIDEST, Summary
 
 REFERENCE = "sync=accumulate"  # what the other policies are measured by
 
@@ -75,7 +75,7 @@ def show_rounds(jobs: Jobs, console: Console) -> None:
             "-" if row.collectives is None else str(row.collectives),
             "-" if row.bytes is None else f"{row.bytes:,}",
         )
-    console.print(table)
+    Console(file=console.file, width=WIDEST).print(table, soft_wrap=True)  # as the sweep's own table
 
 
 def _reference(kind: tuple[str, ...]) -> tuple[str, ...]:

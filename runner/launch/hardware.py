@@ -73,8 +73,8 @@ def check_hardware(plan: Plan) -> None:
         raise ConfigError([Problem("hardware", what, fix)])
     shape = shape_of(plan)
     if shape is not None and (why := why_not(shape)):
-        what = f"{plan.config.link.name} needs a network namespace for each node: {why}"
-        raise ConfigError([Problem("link", what, "With link.simulate=true reductions are late instead")])
+        what = f"link={plan.config.link.name} needs a network namespace for each node: {why}"
+        raise ConfigError([Problem("hardware", what, "With link.simulate=true reductions are late instead")])
     if hardware.device is Device.cuda and gpus() < wanted:
         what = f"{_count(wanted, 'GPU')} {'was' if wanted == 1 else 'were'} asked for, but {here}"
         alternative = (

@@ -136,8 +136,10 @@ def _leave() -> bool:
     try:
         spaces.unshare(spaces.NEW_NETWORK)
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise CannotError("no more are allowed here (/proc/sys/user/max_net_namespaces)") from error
         if error.errno not in (errno.EPERM, errno.EACCES):
-            raise CannotError(f"this kernel makes no network namespaces ({error.strerror})") from error
+            raise CannotError(f"this kernel makes none ({error.strerror})") from error
     else:
         return False
     try:
@@ -145,7 +147,7 @@ def _leave() -> bool:
         spaces.unshare(spaces.NEW_NETWORK)
     except OSError as error:
         raise CannotError(
-            f"network namespaces need root, or user namespaces, which are not allowed here ({error.strerror})"
+            f"only root may make them here, since user namespaces are not allowed ({error.strerror})"
         ) from error
     return True
 

@@ -1,0 +1,1 @@
+"""Tests over several nodes, which are network namespaces of this machine."""
