@@ -99,7 +99,12 @@ def _host() -> tuple[str, str]:
 ENDINGS = {
     "success": ("link=350mbit", ["budget.updates=3"], None, 0),
     "failure": ("link=wan", ["budget.updates=100000", "task.fail=rank1"], None, 1),
-    "SIGKILL of the parent": ("link=wan", ["budget.updates=100000", "task.pause=0.02"], signal.SIGKILL, -signal.SIGKILL),
+    "SIGKILL of the parent": (
+        "link=wan",
+        ["budget.updates=100000", "task.pause=0.02"],
+        signal.SIGKILL,
+        -signal.SIGKILL,
+    ),
 }
 
 
