@@ -21,8 +21,8 @@ from runner.launch.local import launch
 from runner.launch.nodes import Nodes
 from runner.launch.progress import Progress
 from runner.plan import Plan
-from runner.rundir import RunFolder, create, write_text
 from runner.rounds import show_rounds
+from runner.rundir import RunFolder, create, write_text
 from runner.summary import Summary, show_run, show_sweep
 from runner.tracker.check import check_tracker
 from runner.tracker.feed import Feed, open_tracker

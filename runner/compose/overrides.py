@@ -75,7 +75,7 @@ def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compo
             told = {p.key for p in problems}
             fresh = [p for p in error.problems if p.key not in told]
             problems.extend(fresh)
-            rest = [o for o in sound if not any(_sets(o, p.key) for p in fresh)]
+            rest = [o for o in sound if not any(o in _blamed(sound, p.key) for p in fresh)]
             if rest != sound:
                 sound = rest
                 continue
@@ -146,7 +146,16 @@ def _offer(key: str, value: str, loader: ConfigLoader) -> str:
     return f"{meant}The choices are: {', '.join(choices)}"
 
 
+def _blamed(overrides: Sequence[str], key: str) -> list[str]:
+    """The overrides that gave `key` its value: those that name it, or else those of a part above or below it."""
+    return [o for o in overrides if _name(o) == key] or [o for o in overrides if _sets(o, key)]
+
+
+def _name(text: str) -> str:
+    return text.partition("=")[0].lstrip("+~").partition("@")[0].replace("/", ".")
+
+
 def _sets(text: str, key: str) -> bool:
-    """Whether an override is what gave `key` its value: it names the key, a part above it or below it."""
-    name = text.partition("=")[0].lstrip("+~").partition("@")[0].replace("/", ".")
+    """Whether an override names a key, a part above it or below it."""
+    name = _name(text)
     return bool(key) and (name == key or key.startswith(name + ".") or name.startswith(key + "."))

@@ -89,7 +89,9 @@ class Ranks:
         warm_up()
         place, threads, environment = self.place, threads_of(plan), dict(os.environ)
         if place.emulated:
-            environment["GLOO_SOCKET_IFNAME"] = place.emulated.device  # whatever leads out of this machine does not there
+            environment["GLOO_SOCKET_IFNAME"] = (
+                place.emulated.device
+            )  # whatever leads out of this machine does not there
         try:
             for local in range(place.count):
                 number = place.first + local

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from runner.link.emulated import Nodes, why_not
+from runner.link.emulated import EmulatedNodes, why_not
 from runner.link.shaping import Shape, address
 from tests.commands import PROJECT
 
@@ -55,28 +55,28 @@ for n in range(int(sys.argv[2])):
 
 
 @contextmanager
-def opened(shape: Shape) -> Iterator[Nodes]:
-    nodes = Nodes(shape)
+def opened(shape: Shape) -> Iterator[EmulatedNodes]:
+    nodes = EmulatedNodes(shape)
     try:
         yield nodes
     finally:
         nodes.close()
 
 
-def goodput(nodes: Nodes, size: int) -> float:
+def goodput(nodes: EmulatedNodes, size: int) -> float:
     """Mbit/s that a program of node 1 gets through to one of node 0."""
     with _inside(nodes, 0, _SERVER, address(0), str(size)):
         return float(_answer(nodes, 1, _BULK, address(0), str(size)))
 
 
-def round_trips(nodes: Nodes, source: int = 1, target: int = 0) -> tuple[float, float, float]:
+def round_trips(nodes: EmulatedNodes, source: int = 1, target: int = 0) -> tuple[float, float, float]:
     """The shortest, the median and the longest of twenty round trips, in ms."""
     with _inside(nodes, target, _SERVER, address(target), "echo"):
         low, middle, high = map(float, _answer(nodes, source, _PING, address(target)).split())
     return low, middle, high
 
 
-def datagrams(nodes: Nodes, count: int) -> tuple[int, bool]:
+def datagrams(nodes: EmulatedNodes, count: int) -> tuple[int, bool]:
     """How many of so many datagrams arrive, and whether in their order."""
     with _inside(nodes, 0, _LISTEN, address(0)) as listener:
         _answer(nodes, 1, _SHOUT, address(0), str(count))
@@ -85,7 +85,7 @@ def datagrams(nodes: Nodes, count: int) -> tuple[int, bool]:
     return int(arrived), ordered == "True"
 
 
-def _start(nodes: Nodes, node: int, program: str, *arguments: str) -> subprocess.Popen[str]:
+def _start(nodes: EmulatedNodes, node: int, program: str, *arguments: str) -> subprocess.Popen[str]:
     enter = f"import sys; sys.path.insert(0, {str(PROJECT)!r})\nfrom runner.link.spaces import enter; enter({nodes.paths[node]!r})\n"
     return subprocess.Popen(
         [sys.executable, "-S", "-c", enter + program, *arguments], stdout=subprocess.PIPE, text=True
@@ -93,7 +93,7 @@ def _start(nodes: Nodes, node: int, program: str, *arguments: str) -> subprocess
 
 
 @contextmanager
-def _inside(nodes: Nodes, node: int, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def _inside(nodes: EmulatedNodes, node: int, program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A program of a node, once it listens; ended with the block."""
     process = _start(nodes, node, program, *arguments)
     assert process.stdout is not None
@@ -105,7 +105,7 @@ def _inside(nodes: Nodes, node: int, program: str, *arguments: str) -> Iterator[
         process.communicate()
 
 
-def _answer(nodes: Nodes, node: int, program: str, *arguments: str) -> str:
+def _answer(nodes: EmulatedNodes, node: int, program: str, *arguments: str) -> str:
     process = _start(nodes, node, program, *arguments)
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
