@@ -25,7 +25,7 @@ def facts(run: Run) -> dict[str, Any]:
     seconds = batches["seconds"][batches["update"] > 1]
     if not len(seconds):
         seconds = batches["seconds"]
-    last = float(rows["loss"][-1])
+    last, peaks = float(rows["loss"][-1]), rows["peak_memory"]
     return {
         "updates": run.count,
         "state": run.state,
@@ -36,7 +36,7 @@ def facts(run: Run) -> dict[str, Any]:
         "batches": len(seconds),
         "collectives": int(rows["collectives"].max()),
         "bytes": int(rows["bytes"].max()),
-        "peak_memory": int(np.nanmax(rows["peak_memory"])),
+        "peak_memory": int(np.nanmax(peaks)) if np.isfinite(peaks).any() else None,
     }
 
 

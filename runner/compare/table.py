@@ -112,7 +112,7 @@ def _cells(verdict: Verdict | None, run: Run) -> list[str]:
         time,
         str(known["collectives"]),
         f"{known['bytes']:,}",
-        f"{known['peak_memory'] / 1e6:,.0f} MB",
+        "-" if known["peak_memory"] is None else f"{known['peak_memory'] / 1e6:,.0f} MB",
     ]
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from runner.compare.session import compare
 from tests.cluster.nodes import needs_nodes
-from tests.commands import marked, rows, started, status, tiny, until, workshop
+from tests.commands import marked, rows, runner, started, status, tiny, until, workshop
 from tests.running import Bench, Run, parting
 
 pytestmark = [pytest.mark.cluster, pytest.mark.ranks]
@@ -90,6 +90,21 @@ def test_a_simulated_link_is_as_slow_and_counts_the_same(bench: Bench) -> None:
     assert min(plain.column("seconds")[2:5]) < collectives * 2 * 0.030, (
         "the control: it is the link that takes the time"
     )
+
+
+@needs_nodes
+def test_a_sweep_over_rounds_ends_with_what_a_policy_costs_on_each_side_of_a_slow_link(tmp_path: Path) -> None:
+    """Reduced at every micro-batch, two nodes take at least twice the time; one node, through which nothing passes, does not."""
+    sweep = ["-m", "repeat=1,2", "hardware=2cpu,2node", "sync=every_batch,accumulate", "link=10mbit", "accum=4"]
+    few = ["budget.updates=4", "log.memory=false", "tracker=local"]
+    done = runner(workshop(tmp_path / "start"), *sweep, *few).expect(0)
+    kinds = [p.split() for p in done.out.partition("rounds of")[2].splitlines() if p.startswith("hardware=")]
+    seconds = {" ".join(k[:2]): float(k[2]) for k in kinds}
+    ratios = {" ".join(k[:2]): float(k[5]) for k in kinds}
+    assert list(ratios) == [f"hardware={h} sync={s}" for h in ("2cpu", "2node") for s in ("every_batch", "accumulate")]
+    assert ratios["hardware=2node sync=every_batch"] > 2.0
+    assert seconds["hardware=2cpu sync=every_batch"] < seconds["hardware=2node sync=every_batch"] / 3
+    assert ratios["hardware=2node sync=accumulate"] == 1.0
 
 
 def _host() -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.cluster.nodes import WHY
 from tests.commands import Done, rows, runner, status
 
 pytestmark = pytest.mark.ranks
@@ -32,13 +33,18 @@ def column(done: Done, name: str) -> list[list[Any]]:
 
 
 def test_gradient_sync_measures_29_batches_for_each_process_under_each_policy(tmp_path: Path) -> None:
-    done = run(tmp_path, "gradient_sync", *SMALL)
-    policies = [p["config"]["sync"]["policy"] for p in plans(done)]
-    assert policies == ["every_batch", "backward_only", "no_sync", "accumulate"]
+    link = ["link.simulate=true"] if WHY else []
+    done = run(tmp_path, "gradient_sync", *SMALL, *link, "repeat=1")
+    configs = [p["config"] for p in plans(done)]
+    policies = ["every_batch", "backward_only", "no_sync", "accumulate"]
+    assert [(c["hardware"]["nodes"], c["sync"]["policy"]) for c in configs] == [
+        (n, p) for n in (1, 2) for p in policies
+    ]
+    assert {c["link"]["rate"] for c in configs} == {350}
     for folder in done.runs():
         assert len([r for r in rows(folder / "batches.jsonl") if r["update"] > 1]) == 2 * 29
     several, once = [4] * 8 + [2], [1] * 9  # rank 0 has both micro-batches of the short window
-    assert column(done, "collectives") == [several, several, once, once]
+    assert column(done, "collectives") == [several, several, once, once] * 2
     losses = column(done, "loss")
     for other in losses[1:]:
         assert other == pytest.approx(losses[0], rel=1e-4)

@@ -139,6 +139,7 @@ def test_a_recipe_may_be_a_sweep(tmp_path: Path) -> None:
     """`recipe=gradient_sync` at its smallest: the policies give equal updates; what they send differs."""
     start = workshop(tmp_path / "start")
     task = ["task=custom", "task._target_=mytask.MyTask", "task.items=64", "batch.size=2", "budget.updates=2"]
+    task += ["repeat=1", "hardware=2cpu", "link=none"]  # the recipe would go over two nodes, too, three times
     done = runner(start, "recipe=gradient_sync", *task).expect(0)
     runs = done.runs()
     assert len(runs) == 4
