@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.nodes import WHY
-from tests.commands import Done, rows, runner, status
+from tests.commands import DEADLINE, Done, rows, runner, started, status
 
 pytestmark = pytest.mark.ranks
 
@@ -19,7 +19,8 @@ SMALL = ["task.width=32", "task.layers=1", "task.heads=2", "task.vocabulary=256"
 def run(tmp_path: Path, recipe: str, *arguments: str) -> Done:
     start = tmp_path / "start"
     start.mkdir()
-    done = runner(start, f"recipe={recipe}", *arguments).expect(0)
+    with started(start, f"recipe={recipe}", *arguments) as command:
+        done = command.wait(3 * DEADLINE).expect(0)  # a recipe is several runs
     assert all(status(r)["state"] == "finished" for r in done.runs())
     return done
 
