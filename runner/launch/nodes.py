@@ -215,8 +215,18 @@ class _Job:
             self.ranks.ended_well(self._wait(0.2))
         faults = [*self.ranks.faults(), *self._told, *self._gone(AWAY)]
         if waited(faults):
-            faults += self.ranks.silent()
+            faults += self.ranks.silent() or self._ask()
         return failure(faults or self._gone(0.0))
+
+    def _ask(self) -> list[Fault]:
+        """The ranks on other nodes that have said nothing while others waited for them."""
+        before = len(self._told)
+        for peer in self._peers.values():
+            peer.tell("ask")
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline and len(self._told) == before:
+            self._wait(0.2)
+        return self._told[before:]
 
 
 def _append(folder: RunFolder, message: dict[str, Any]) -> None:
