@@ -58,7 +58,7 @@ def check_hardware(plan: Plan) -> None:
             "Add node.rank=0 rendezvous=HOST:PORT here, with an address of this machine, and type node.rank=1 rendezvous=HOST:PORT on "
             f"the next one; on this machine alone hardware={_choice(hardware.processes, 'cpu')} would run"
         )
-        raise ConfigError([Problem("hardware", what, fix)])
+        raise ConfigError([Problem("rendezvous", what, fix)])
     if hardware.device is Device.cuda and gpus() < wanted:
         what = f"{_count(wanted, 'GPU')} {'was' if wanted == 1 else 'were'} asked for, but {here}"
         alternative = (

@@ -89,6 +89,8 @@ class Nodes:
         )
         here = replace(here, port=listener.getsockname()[1])
         job = _Job(Ranks(here), peers, folder, hardware.timeout)
+        for rank in range(each, hardware.processes):  # what the others print arrives line by line, perhaps never
+            folder.log(rank).touch()
         try:
             for number, peer in peers.items():
                 peer.tell("job", plan=plan.to_json(), first=number * each, address=self.address, port=here.port)
