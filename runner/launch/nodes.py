@@ -32,23 +32,33 @@ HELLO_WITHIN = 5.0  # seconds in which who connects must say who it is
 AWAY = 5.0  # seconds of silence after which a node counts as gone when something has failed
 
 
+def check_meeting(plan: Plan) -> None:
+    """Raises ConfigError where the other nodes of a plan could not reach this one."""
+    if plan.config.hardware.nodes > 1 and plan.config.rendezvous is not None:
+        _open(plan.config.rendezvous).close()
+
+
+def _open(rendezvous: str) -> socket.socket:
+    where = endpoint(rendezvous)
+    assert where is not None, "checked with the configuration"
+    try:
+        return listen(socket.gethostbyname(where[0]), where[1])
+    except OSError as error:
+        what = f"the first node cannot listen at {rendezvous} ({error.strerror or error})"
+        fix = "Give an address of the machine with node.rank=0 that the others reach, and a port that is free there"
+        raise ConfigError([Problem("rendezvous", what, fix)]) from error
+
+
 class Nodes:
     """The other nodes, over all jobs of a command."""
 
     def __init__(self, rendezvous: str, arguments: Sequence[str], out: Console):
         """Raises ConfigError where this machine cannot listen at `rendezvous`."""
-        where = endpoint(rendezvous)
-        assert where is not None, "checked with the configuration"
         self._rendezvous, self._arguments, self._out = rendezvous, list(arguments), out
         self._peers: dict[int, Peer] = {}
         self.facts: dict[int, dict[str, Any]] = {}
-        try:
-            self.address = socket.gethostbyname(where[0])
-            self._listener = listen(self.address, where[1])
-        except OSError as error:
-            what = f"the first node cannot listen at {rendezvous} ({error.strerror or error})"
-            fix = "Give an address of the machine with node.rank=0 that the others reach, and a port that is free there"
-            raise ConfigError([Problem("rendezvous", what, fix)]) from error
+        self._listener = _open(rendezvous)
+        self.address = self._listener.getsockname()[0]
 
     def gather(self, plan: Plan) -> None:
         """Wait until all nodes of a plan have joined. Raises RunnerError naming those that have not, or are gone."""
