@@ -18,7 +18,7 @@ from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.joining import common
 from runner.launch.local import launch
-from runner.launch.nodes import Nodes
+from runner.launch.nodes import Nodes, check_meeting
 from runner.launch.progress import Progress
 from runner.plan import Plan
 from runner.rounds import show_rounds
@@ -37,6 +37,7 @@ def check_runnable(plan: Plan) -> None:
     check_arguments(task)
     check_tracker(plan)
     check_hardware(plan)
+    check_meeting(plan)
 
 
 class Terminal(Console):

@@ -70,7 +70,7 @@ def check_hardware(plan: Plan) -> None:
             "Add node.rank=0 rendezvous=HOST:PORT here, with an address of this machine, and type node.rank=1 rendezvous=HOST:PORT on "
             f"the next one; on this machine alone link=350mbit makes the nodes, and hardware={_choice(hardware.processes, 'cpu')} would run"
         )
-        raise ConfigError([Problem("hardware", what, fix)])
+        raise ConfigError([Problem("rendezvous", what, fix)])
     shape = shape_of(plan)
     if shape is not None and (why := why_not(shape)):
         what = f"link={plan.config.link.name} needs a network namespace for each node: {why}"

@@ -261,7 +261,10 @@ class _Job:
         lines = [] if self._first.lost else [self._first.connection]
         ready = wait([*self._ranks.sentinels, *lines], timeout=seconds)
         for message in self._first.hear():
-            if message["kind"] in ("end", "bye"):
+            if message["kind"] == "ask":
+                for fault in self._ranks.silent():
+                    self._report(fault)
+            elif message["kind"] in ("end", "bye"):
                 self._over = message.get("why", "the first node has ended the run")
         return list(ready)
 

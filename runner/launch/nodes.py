@@ -32,23 +32,33 @@ HELLO_WITHIN = 5.0  # seconds in which who connects must say who it is
 AWAY = 5.0  # seconds of silence after which a node counts as gone when something has failed
 
 
+def check_meeting(plan: Plan) -> None:
+    """Raises ConfigError where the other nodes of a plan could not reach this one."""
+    if plan.config.hardware.nodes > 1 and plan.config.rendezvous is not None:
+        _open(plan.config.rendezvous).close()
+
+
+def _open(rendezvous: str) -> socket.socket:
+    where = endpoint(rendezvous)
+    assert where is not None, "checked with the configuration"
+    try:
+        return listen(socket.gethostbyname(where[0]), where[1])
+    except OSError as error:
+        what = f"the first node cannot listen at {rendezvous} ({error.strerror or error})"
+        fix = "Give an address of the machine with node.rank=0 that the others reach, and a port that is free there"
+        raise ConfigError([Problem("rendezvous", what, fix)]) from error
+
+
 class Nodes:
     """The other nodes, over all jobs of a command."""
 
     def __init__(self, rendezvous: str, arguments: Sequence[str], out: Console):
         """Raises ConfigError where this machine cannot listen at `rendezvous`."""
-        where = endpoint(rendezvous)
-        assert where is not None, "checked with the configuration"
         self._rendezvous, self._arguments, self._out = rendezvous, list(arguments), out
         self._peers: dict[int, Peer] = {}
         self.facts: dict[int, dict[str, Any]] = {}
-        try:
-            self.address = socket.gethostbyname(where[0])
-            self._listener = listen(self.address, where[1])
-        except OSError as error:
-            what = f"the first node cannot listen at {rendezvous} ({error.strerror or error})"
-            fix = "Give an address of the machine with node.rank=0 that the others reach, and a port that is free there"
-            raise ConfigError([Problem("rendezvous", what, fix)]) from error
+        self._listener = _open(rendezvous)
+        self.address = self._listener.getsockname()[0]
 
     def gather(self, plan: Plan) -> None:
         """Wait until all nodes of a plan have joined. Raises RunnerError naming those that have not, or are gone."""
@@ -89,6 +99,8 @@ class Nodes:
         )
         here = replace(here, port=listener.getsockname()[1])
         job = _Job(Ranks(here), peers, folder, hardware.timeout)
+        for rank in range(each, hardware.processes):  # what the others print arrives line by line, perhaps never
+            folder.log(rank).touch()
         try:
             for number, peer in peers.items():
                 peer.tell("job", plan=plan.to_json(), first=number * each, address=self.address, port=here.port)
@@ -215,8 +227,18 @@ class _Job:
             self.ranks.ended_well(self._wait(0.2))
         faults = [*self.ranks.faults(), *self._told, *self._gone(AWAY)]
         if waited(faults):
-            faults += self.ranks.silent()
+            faults += self.ranks.silent() or self._ask()
         return failure(faults or self._gone(0.0))
+
+    def _ask(self) -> list[Fault]:
+        """The ranks on other nodes that have said nothing while others waited for them."""
+        before = len(self._told)
+        for peer in self._peers.values():
+            peer.tell("ask")
+        deadline = time.monotonic() + GRACE
+        while time.monotonic() < deadline and len(self._told) == before:
+            self._wait(0.2)
+        return self._told[before:]
 
 
 def _append(folder: RunFolder, message: dict[str, Any]) -> None:
