@@ -39,6 +39,21 @@ class SyncPolicy(str, Enum):
     every_batch = "every_batch"
     backward_only = "backward_only"
     accumulate_local = "accumulate_local"  # hsdp: inside a copy at every micro-batch, between copies once
+    local_sgd = "local_sgd"  # every process makes its own updates, and the weights are averaged now and then
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether a window's whole gradient is reduced, in its last micro-batch, and only there."""
+        return self in (SyncPolicy.accumulate, SyncPolicy.no_sync)
+
+
+class CompressName(str, Enum):
+    """What gradients are sent as."""
+
+    none = "none"
+    bf16 = "bf16"
+    fp16 = "fp16"
+    powersgd = "powersgd"
 
 
 class PrecisionName(str, Enum):

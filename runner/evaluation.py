@@ -101,7 +101,12 @@ class Evaluation:
     def _evaluating(self, update: int) -> Iterator[None]:
         """The model as it is evaluated; everything is put back afterwards."""
         modes = [(module, module.training) for module in self._model.modules()]  # a task may have frozen some
-        with self._buffers.of_rank_zero(self._world), torch.no_grad(), self._streams.aside("eval", update):
+        with (
+            self._sync.alike(),
+            self._buffers.of_rank_zero(self._world),
+            torch.no_grad(),
+            self._streams.aside("eval", update),
+        ):
             self._model.eval()
             try:
                 yield

@@ -7,22 +7,22 @@ there (items, parameters) is None until `Plan.with_sizes`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from hashlib import blake2b
 from math import sqrt
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from runner.choices import BatchMode, PrecisionName, Remainder, ScalingRule, SeedingMode, SyncPolicy
+from runner.buckets import bucket_bytes
+from runner.choices import BatchMode, CompressName, PrecisionName, Remainder, ScalingRule, SeedingMode, SyncPolicy
 from runner.demands import unmet, warm_up
 from runner.errors import ConfigError, Problem
+from runner.notes import notes_on
 from runner.schema import Config
 from runner.window import Windows, windows_per_epoch
 
 VERSION = 1
 CARRIER_ELEMENTS = 2  # the window's loss total and weight, which travel with the gradient
-BUCKET_BYTES = 25 * 2**20
 TREE_BUCKET_BYTES = 2**20  # of seeding=bitwise and precision.weights=bf16
 
 
@@ -57,12 +57,15 @@ class Arithmetic(_Frozen):
 class Comm(_Frozen):
     """What one update of a full window sends: all-reduces of gradient buckets, and their bytes.
 
-    Bytes are those that one process hands to the reduction. None where the model is not known yet.
+    Bytes are those that one process hands to the reduction, `bucket_bytes` what one collective carries (more where a single
+    parameter has more); `collectives` may be fewer, for a bucket is closed by whole parameters. None where the model is
+    not known yet, or where its shapes decide.
     """
 
     reductions: int
     collectives: int | None
     bytes: int | None
+    bucket_bytes: int | None = None
 
 
 class Memory(_Frozen):
@@ -129,7 +132,7 @@ def make_plan(config: Config, sizes: Sizes | None = None) -> Plan:
         arithmetic=arithmetic,
         comm=_comm(config, arithmetic, sizes),
         memory=Memory(peak_bytes=None),
-        notes=tuple(_notes(config)),
+        notes=tuple(notes_on(config)),
         config=config,
     )
 
@@ -184,20 +187,37 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
     """
     if arithmetic.processes == 1:
         return Comm(reductions=0, collectives=0, bytes=0)
-    once = config.sync.policy in (SyncPolicy.accumulate, SyncPolicy.no_sync)
+    policy, name = config.sync.policy, config.compress.name
+    once = policy.reduces_once or policy is SyncPolicy.local_sgd
     if config.hardware.sharded:  # which decides in the backward, so the context around that alone is in time
-        once = once or config.sync.policy is SyncPolicy.backward_only
+        once = once or policy is SyncPolicy.backward_only
     reductions = 1 if once else arithmetic.accum
-    if sizes is None or config.hardware.sharded:
+    if config.hardware.sharded:
         return Comm(reductions=reductions, collectives=None, bytes=None)
     element = 8 if config.precision.name is PrecisionName.fp64 else 4
-    gradient = (sizes.parameters + CARRIER_ELEMENTS) * element
-    bitwise = config.seeding.mode is SeedingMode.bitwise
-    if bitwise or config.precision.weights is not None:
+    gradient = (sizes.parameters + CARRIER_ELEMENTS) * element if sizes else None
+    if config.seeding.mode is SeedingMode.bitwise or config.precision.weights is not None:
+        if gradient is None:
+            return Comm(reductions=1, collectives=None, bytes=None, bucket_bytes=TREE_BUCKET_BYTES)
+        bitwise = config.seeding.mode is SeedingMode.bitwise
         levels = arithmetic.processes.bit_length() - 1 if bitwise else 1  # of exchanges with a neighbour
-        return Comm(reductions=1, collectives=-(-gradient // TREE_BUCKET_BYTES), bytes=levels * gradient)
-    buckets = -(-gradient // BUCKET_BYTES)
-    return Comm(reductions=reductions, collectives=reductions * buckets, bytes=reductions * gradient)
+        return Comm(
+            reductions=1,
+            collectives=-(-gradient // TREE_BUCKET_BYTES),
+            bytes=levels * gradient,
+            bucket_bytes=TREE_BUCKET_BYTES,
+        )
+    chooses = policy in (SyncPolicy.accumulate, SyncPolicy.local_sgd)  # the others are kept as torch does them
+    link = config.link if chooses else None
+    bucket = bucket_bytes(gradient, arithmetic.nodes, link, config.sync.bucket_mb)
+    if gradient is None or bucket is None or policy is SyncPolicy.local_sgd or name is CompressName.powersgd:
+        return Comm(reductions=reductions, collectives=None, bytes=None, bucket_bytes=bucket)
+    collectives, size = -(-gradient // bucket), gradient
+    if name is not CompressName.none:  # the window's total and weight travel by themselves, in full
+        collectives, size = collectives + 1, gradient // element * 2 + CARRIER_ELEMENTS * element
+    return Comm(
+        reductions=reductions, collectives=reductions * collectives, bytes=reductions * size, bucket_bytes=bucket
+    )
 
 
 def _digests(config: Config, arithmetic: Arithmetic) -> tuple[str, str]:
@@ -220,7 +240,7 @@ def experiment_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
 def setup_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
     """Where and how it is trained."""
     values = config.model_dump(mode="json", by_alias=True)
-    setup = {k: values[k] for k in ("hardware", "sync", "precision", "seeding", "link", "compile")}
+    setup = {k: values[k] for k in ("hardware", "sync", "compress", "precision", "seeding", "link", "compile")}
     setup["activation_checkpoint"] = config.activation_checkpoint
     setup["per_device"], setup["accum"] = arithmetic.per_device, arithmetic.accum
     return setup
@@ -228,27 +248,6 @@ def setup_of(config: Config, arithmetic: Arithmetic) -> dict[str, Any]:
 
 def _digest(value: dict[str, Any]) -> str:
     return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
-def _notes(config: Config) -> Iterator[str]:
-    if config.seeding.mode.value == "fast":
-        yield "seeding=fast: dropout and augmentation draw from a stream of each process, so they differ between setups"
-    if config.seeding.mode is SeedingMode.bitwise:
-        threads = config.hardware.threads or 1
-        yield f"seeding=bitwise: every bit is the same among runs with the same threads per process (here {threads}), versions and kind of processor"
-    link = config.link
-    if link.chosen and config.hardware.nodes == 1:
-        yield f"link={link.name}: all processes are on one node, so nothing passes through the link"
-    elif link.chosen and link.simulate:
-        yield f"link={link.name} is simulated: gradients arrive as late as it would bring them; nothing else is slowed"
-    if config.batch.remainder is Remainder.drop:
-        yield "batch.remainder=drop: the items of an epoch's last, short window are left out; which ones depends on the order"
-    if config.batch.remainder is Remainder.pad:
-        yield "batch.remainder=pad: an epoch's last window is filled with items from the epoch's start, which are seen twice"
-    if config.precision.weights is not None:
-        yield "precision.weights=bf16: updates below 1/256 of a weight are lost to rounding; the outcome may differ"
-    if config.precision.name is PrecisionName.bf16:
-        yield "precision=bf16: losses of single batches differ from fp32 by about 1%; the outcome should not"
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

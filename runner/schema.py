@@ -21,6 +21,7 @@ from pydantic import (
 
 from runner.choices import (
     BatchMode,
+    CompressName,
     Device,
     NonFinite,
     Parallel,
@@ -145,7 +146,21 @@ class Node(Section):
 
 
 class Sync(Section):
+    """`bucket_mb`: how much of the gradient one collective carries, in MiB; None: chosen for the link. `every` and `start`
+    are local_sgd's: updates between two averages of the weights, and exact updates before the first local one."""
+
     policy: SyncPolicy
+    bucket_mb: PositiveFloat | None = None
+    every: PositiveInt | None = None
+    start: NonNegativeInt | None = None
+
+
+class Compress(Section):
+    """What gradients are sent as. `rank` and `start` are powersgd's: columns of each factor, and exact updates before."""
+
+    name: CompressName = CompressName.none
+    rank: PositiveInt | None = None
+    start: NonNegativeInt | None = None
 
 
 class Precision(Section):
@@ -252,6 +267,7 @@ class Config(Section):
     node: Node = Node()
     rendezvous: str | None = None  # HOST:PORT of the node with rank 0, where several machines meet
     sync: Sync
+    compress: Compress = Compress()
     precision: Precision
     seeding: Seeding
     lr_scaling: LrScaling

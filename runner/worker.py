@@ -29,7 +29,7 @@ from runner.replicas import Buffers, check_alike, share, statistics_note
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
 from runner.seeding import Streams, seed_generators, use_deterministic_kernels
-from runner.sync import open_sync
+from runner.sync import Sync, open_sync
 from runner.sync.blocks import checkpoint_blocks
 from runner.sync.local import local, optimizer_groups, whole_weights
 from runner.sync.tree import narrow
@@ -193,7 +193,7 @@ def prepare(
         losses=Losses(folder, world, backend, every, measured_windows(plan, backend)),
         evaluation=Evaluation(plan, world, folder, task, model, sync, buffers, streams, precision, backend.device),
         after_first=lambda: write_notes(plan, folder, world, streams, buffers),
-        before_last_evaluation=lambda: save_model(folder, world, model, config.hardware.copy_size),
+        before_last_evaluation=lambda: save_model(folder, world, sync, model, config.hardware.copy_size),
         compiled=config.compile,
         held=lambda: held(model, optimizer),
         every_pass=every_pass,
@@ -254,8 +254,9 @@ def _refuse_if_bitwise(plan: Plan, notes: tuple[str, ...]) -> None:
         raise TaskError(f"seeding=bitwise cannot hold: {notes[0]}. Use a model without them, or seeding=exact")
 
 
-def save_model(folder: RunFolder, world: World, model: nn.Module, copy_size: int) -> None:
+def save_model(folder: RunFolder, world: World, sync: Sync, model: nn.Module, copy_size: int) -> None:
     """The final weights of rank 0, on the CPU, unsharded, in `model.pt`, whole or not at all. All processes must take part."""
+    sync.conclude()
     check_alike(world, model, copy_size)
     weights = whole_weights(model)
     if world.rank == 0:

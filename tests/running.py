@@ -42,7 +42,7 @@ _GROUPS = {"optim": "sgd", "schedule": "constant", "hardware": "cpu"}
 _VALUES = {"hardware.threads": 1, "hardware.timeout": 60.0, "budget.epochs": 1}
 _MODULES = {"Text": "probe_text"}
 _GROUP_NAMES = (
-    "optim", "schedule", "batch", "hardware", "sync", "precision", "seeding", "lr_scaling", "link",
+    "optim", "schedule", "batch", "hardware", "sync", "compress", "precision", "seeding", "lr_scaling", "link",
 )  # fmt: skip
 
 

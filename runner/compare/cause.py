@@ -6,16 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from runner.choices import CompressName, SyncPolicy
 from runner.compare.align import Pair, align_micros, unsound_log
 from runner.compare.columns import Array
 from runner.compare.read import Run
 from runner.compare.verdict import JUMP, Judged, start_of
+from runner.plan import Plan
 
 
 def by_design(pair: Pair) -> list[str]:
-    """What makes the two curves differ although nothing is wrong: random draws that the setups cannot share."""
+    """What makes the two curves differ although nothing is wrong: random draws that the setups cannot share, and policies
+    that change the mathematics."""
     a, b = pair.a.plan, pair.b.plan
-    found = []
+    found = _by_policy(a, b)
     if a.arithmetic.per_device != b.arithmetic.per_device and (a.draws, b.draws) != (False, False):
         found.append(
             f"random draws inside the model (dropout) are made for each micro-batch, and per_device is "
@@ -27,6 +30,33 @@ def by_design(pair: Pair) -> list[str]:
         if modes[0] != modes[1] or parts[0] != parts[1]:
             found.append("seeding=fast draws from one stream for each process, and the processes or their work differ")
     return found
+
+
+def _by_policy(a: Plan, b: Plan) -> list[str]:
+    """Compressed gradients and local updates, where the two runs do not have the same of them."""
+    if changes_of(a) == changes_of(b) and _shares(a) == _shares(b):
+        return []
+    return list(dict.fromkeys([*changes_of(a), *changes_of(b)]))
+
+
+def changes_of(plan: Plan) -> list[str]:
+    """What a plan's policies change in the mathematics, each by its name."""
+    compress, sync = plan.config.compress, plan.config.sync
+    if plan.arithmetic.processes == 1:
+        return []  # nothing is sent
+    found = []
+    if compress.name is CompressName.powersgd:
+        found.append(f"compress=powersgd (rank {compress.rank}) changes the gradients")
+    elif compress.name is not CompressName.none:
+        found.append(f"compress={compress.name.value} changes the gradients")
+    if sync.policy is SyncPolicy.local_sgd:
+        found.append(f"sync=local_sgd (every {sync.every}) changes the updates")
+    return found
+
+
+def _shares(plan: Plan) -> tuple[int, ...]:
+    """How a window is divided, where what each process has of it is rounded or applied by itself."""
+    return (plan.arithmetic.processes, plan.arithmetic.per_device) if changes_of(plan) else ()
 
 
 def keeps_statistics(pair: Pair) -> str | None:

@@ -13,6 +13,7 @@ from enum import Enum
 
 import numpy as np
 
+from runner.choices import SyncPolicy
 from runner.compare.align import Pair
 from runner.compare.columns import Array
 
@@ -156,10 +157,16 @@ def _first(where: Array) -> int | None:
     return int(where.argmax()) if where.any() else None
 
 
+def _same_norms(pair: Pair) -> bool:
+    """Whether `grad_norm` is the norm of the window's gradient in both runs, and not that of the processes' own."""
+    policies = [r.plan.config.sync.policy for r in (pair.a, pair.b)]
+    return policies[0] is policies[1] or SyncPolicy.local_sgd not in policies
+
+
 def coarse_factor(pair: Pair, start: int, block: int = 50) -> float:
     """The largest factor between the two runs' means of loss or gradient norm over a block of updates from `start` on."""
     worst = 1.0
-    for name in ("loss", "grad_norm"):
+    for name in ("loss", "grad_norm") if _same_norms(pair) else ("loss",):
         a, b = pair.rows_a[name][start:], pair.rows_b[name][start:]
         blocks = max(1, len(a) // block)
         if len(a) < 10:

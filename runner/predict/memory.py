@@ -30,8 +30,9 @@ from runner.predict.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, Le
 from runner.schedule import make_optimizer
 from runner.sync import Sync, open_sync
 from runner.sync.blocks import checkpoint_blocks
-from runner.sync.local import local, norm_of, optimizer_groups
+from runner.sync.local import local, optimizer_groups
 from runner.sync.objective import Objective
+from runner.sync.whole import Whole
 from runner.task import Adopted, adopt
 from runner.world import World
 
@@ -138,7 +139,7 @@ def _open(
     return open_sync(plan, world, task, model, precision, _CPU, lambda: None)
 
 
-class _Buckets:
+class _Buckets(Whole):
     """DistributedDataParallel's memory: a buffer of the whole gradient that stays, into which gradients go when they
     are reduced. DDP itself does not work on tensors without memory."""
 
@@ -165,12 +166,6 @@ class _Buckets:
     def finish(self) -> tuple[Tensor, Tensor]:
         total, weight = self._objective.take()
         return total, weight
-
-    def norm(self, gradients: list[Tensor]) -> Tensor:
-        return norm_of(gradients)
-
-    def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
-        return function(self._objective.model, batch)
 
     def _into(self, piece: Tensor) -> Callable[[Tensor], None]:
         def moved(parameter: Tensor) -> None:

@@ -7,12 +7,13 @@ window, or that sum divided by `averaged_over`; the window's loss total and weig
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from runner.choices import SeedingMode
+from runner.choices import CompressName, SeedingMode, SyncPolicy
 from runner.plan import Plan
 from runner.precision import Precision
 from runner.sync.objective import Objective
@@ -50,6 +51,12 @@ class Sync(Protocol):
     def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         """`function(model, batch)`, with all weights in place; without a gradient."""
 
+    def alike(self) -> AbstractContextManager[None]:
+        """All processes with the same weights for a while, and with their own again afterwards."""
+
+    def conclude(self) -> None:
+        """Training is over: all processes have the same weights for good."""
+
 
 def open_sync(
     plan: Plan, world: World, task: Adopted, model: nn.Module, precision: Precision, device: torch.device,
@@ -76,7 +83,18 @@ def open_sync(
         from runner.sync.fsdp import Fsdp
 
         return Fsdp(objective, policy, world, hardware.copy_size, device, blocks_of(task, model), stand_in)
-    from runner.sync.ddp import Ddp
-    from runner.sync.simulated import simulated_link
+    from runner.sync.wire import wire_of
 
-    return Ddp(objective, policy, world.size, simulated_link(plan))
+    compress, bucket, wire = plan.config.compress, plan.comm.bucket_bytes, wire_of(plan)
+    if compress.name is CompressName.powersgd:
+        from runner.sync.powersgd import PowerSgd
+
+        return PowerSgd(objective, compress, world.size, wire, plan.config.seed)
+    assert bucket is not None, "the plan has no sizes yet"
+    if policy is SyncPolicy.local_sgd:
+        from runner.sync.local_sgd import LocalSgd
+
+        return LocalSgd(objective, plan.config.sync, world.size, bucket, wire)
+    from runner.sync.ddp import Ddp
+
+    return Ddp(objective, policy, world.size, bucket, wire)

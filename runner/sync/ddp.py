@@ -23,10 +23,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from runner.choices import SyncPolicy
 from runner.errors import TaskError
-from runner.plan import BUCKET_BYTES
 from runner.sync.objective import Objective
-from runner.sync.simulated import SimulatedLink
 from runner.sync.whole import Whole
+from runner.sync.wire import Wire
 
 # Buffers stay local in training (BatchNorm's statistics, say): sending them is no part of the gradient.
 _LOCAL_BUFFERS: dict[str, Any] = (
@@ -41,18 +40,17 @@ class Ddp(Whole):
     average, equal on all processes, can be added to before it is reduced again. The loss total and weight are
     sums in either case, exact for counts: they are sent multiplied by what the average divides by."""
 
-    def __init__(self, objective: Objective, policy: SyncPolicy, processes: int, link: SimulatedLink | None = None):
-        self.collectives = 0
-        self.bytes = 0
+    def __init__(self, objective: Objective, policy: SyncPolicy, processes: int, bucket_bytes: int, wire: Wire):
+        self._wire = wire
+        self._exact: tuple[Any, Tensor] | None = None  # the window's loss total and weight, beside a narrow bucket
         self._objective, self._policy, self._processes = objective, policy, processes
-        self._link = link
         self._averages = policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
         self.averaged_over = processes if self._averages else 1
         self._sums = torch.zeros_like(objective.carrier.detach())
         self._ddp = DistributedDataParallel(
             objective,
             init_sync=False,  # the worker has shared the model, in any format
-            bucket_cap_mb=BUCKET_BYTES // 2**20,
+            bucket_cap_mb=bucket_bytes / 2**20,  # of the first bucket, too, which by default has 1 MiB
             gradient_as_bucket_view=True,
             **_LOCAL_BUFFERS,
         )
@@ -72,17 +70,32 @@ class Ddp(Whole):
             carrier = self._objective.carrier
             if carrier.grad is None:
                 raise TaskError("the micro-batch's loss does not depend on the model: nothing was reduced")
-            self._sums += carrier.grad
+            if self._exact is not None:
+                work, exact = self._exact
+                work.wait()
+                self._sums += exact
+                self._exact = None
+            else:
+                self._sums += carrier.grad
             carrier.grad = None  # a sum that stayed would be sent again with the next
 
     def finish(self) -> tuple[Tensor, Tensor]:
+        self._wire.close()
         total, weight = self._sums.clone()
         self._sums.zero_()
         return total, weight
 
     @property
+    def collectives(self) -> int:
+        return self._wire.collectives
+
+    @property
     def reductions(self) -> int:
-        return self.collectives
+        return self._wire.collectives
+
+    @property
+    def bytes(self) -> int:
+        return self._wire.bytes
 
     def _unsynced(self, wanted: bool) -> AbstractContextManager[object]:
         return self._ddp.no_sync() if wanted else nullcontext()
@@ -90,13 +103,18 @@ class Ddp(Whole):
     def _reduce(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:  # type: ignore[name-defined]
         """DDP's communication hook: sum a bucket over all processes, and count it."""
         buffer = bucket.buffer()
-        self.collectives += 1
-        self.bytes += buffer.numel() * buffer.element_size()
+        if self._wire.narrow:
+            self._send_carrier(bucket)
         if self._averages:
             buffer.div_(self._processes)
-        work = dist.all_reduce(buffer, async_op=True)
-        reduced: torch.futures.Future[Tensor] = work.get_future().then(_tensor)
-        return self._link.carry(reduced, buffer.numel() * buffer.element_size()) if self._link else reduced
+        return self._wire.send(buffer)
+
+    def _send_carrier(self, bucket: dist.GradBucket) -> None:  # type: ignore[name-defined]
+        """The loss total and weight by themselves, in full, if they are in this bucket: they are no gradient."""
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            if parameter is self._objective.carrier:
+                values = gradient.clone()
+                self._exact = (self._wire.tell(values), values)
 
 
 @contextmanager
@@ -111,7 +129,3 @@ def _explained() -> Iterator[None]:
                 "processes cannot reduce that. Use use_reentrant=False"
             ) from error
         raise
-
-
-def _tensor(future: torch.futures.Future[list[Tensor]]) -> Tensor:
-    return future.value()[0]

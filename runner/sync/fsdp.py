@@ -12,6 +12,7 @@ The weights are gathered in every forward and backward whatever the policy, so e
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,6 +118,12 @@ class Fsdp:
             return self._root(function, self._objective.model, batch)
         finally:
             self._control.reshard()  # the backward, which would do it, does not follow
+
+    def alike(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def conclude(self) -> None:
+        pass  # the weights never part
 
     def _prepare(self, module: FSDPModule) -> None:
         """Sum in place of averaging, have zero for what a micro-batch did not use, count what is sent."""

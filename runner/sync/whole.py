@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,3 +22,9 @@ class Whole:
 
     def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         return function(self._objective.model, batch)
+
+    def alike(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def conclude(self) -> None:
+        pass  # the weights never part
