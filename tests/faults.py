@@ -206,6 +206,20 @@ def fixed_sizes() -> None:
     loop.uncompiled = lambda wanted: nullcontext()
 
 
+def never_averaged() -> None:
+    """Processes that make their own updates never meet."""
+    from runner.sync.local_sgd import LocalSgd
+
+    LocalSgd.conclude = lambda self: None
+
+
+def evaluated_apart() -> None:
+    """Each process evaluates its own weights."""
+    from runner.sync.local_sgd import LocalSgd
+
+    LocalSgd.alike = lambda self: nullcontext()
+
+
 def tree_in_order() -> None:
     """Micro-batches are added one after another inside a process, not as a tree."""
     tree.neighbours = lambda below, top, odd: True
@@ -277,7 +291,7 @@ FAULTS: dict[str, Callable[[], None]] = {
         mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
         same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
         skip_alone, full_precision, tree_in_order, small_buckets,
-        overflow_alone, scale_forgotten, fixed_sizes, narrow_sums,
+        overflow_alone, scale_forgotten, fixed_sizes, narrow_sums, never_averaged, evaluated_apart,
         no_scatter, stand_in_counts, norm_of_a_share, scalars_apart, peak_stays,
     )
 }  # fmt: skip

@@ -29,7 +29,7 @@ class LocalSgd(Whole):
 
     def __init__(self, objective: Objective, settings: Settings, processes: int, bucket_bytes: int, wire: Wire):
         assert settings.every is not None and settings.start is not None
-        self._objective, self._processes, self._bucket_bytes, self._wire = objective, processes, bucket_bytes, wire
+        self._objective, self._processes, self._wire = objective, processes, wire
         self._every, self._exact_left = settings.every, settings.start
         self._exact = Ddp(objective, SyncPolicy.accumulate, processes, bucket_bytes, wire) if settings.start else None
         self._parameters = [p for p in objective.model.parameters() if p.requires_grad]
@@ -116,9 +116,7 @@ class LocalSgd(Whole):
         for kind in kinds:
             mine = [p for p in self._parameters if p.dtype is kind]
             whole = torch.cat([p.reshape(-1) for p in mine])
-            pieces = torch.split(whole, max(1, self._bucket_bytes // whole.element_size()))
-            for sent in [self._wire.send(piece) for piece in pieces]:
-                sent.wait()
+            self._wire.send(whole).wait()
             whole /= self._processes
             for parameter, mean in zip(mine, torch.split(whole, [p.numel() for p in mine]), strict=True):
                 parameter.copy_(mean.view_as(parameter))
