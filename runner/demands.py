@@ -43,6 +43,8 @@ def unmet(config: Config) -> Iterator[Problem]:
     yield from _of_precision(config)
     yield from _of_local_updates(config)
     yield from _of_compression(config)
+    if config.sync.bucket_mb is not None:
+        yield from _of_buckets(config)
     if config.seeding.mode is SeedingMode.bitwise:
         yield from _of_bitwise(config)
     yield from _divisibility(config)
@@ -92,6 +94,17 @@ def _of_local_updates(config: Config) -> Iterator[Problem]:
     if config.compress.name is not CompressName.none:
         what = f"{config.compress.name.value} compresses a window's gradient, and local_sgd sends weights"
         yield Problem("compress", what, "Use compress=none, or sync=accumulate")
+
+
+def _of_buckets(config: Config) -> Iterator[Problem]:
+    """sync.bucket_mb: only DDP has buckets that can be set."""
+    other = config.hardware.parallel.value if config.hardware.parallel is not Parallel.ddp else ""
+    other = other or ("seeding=bitwise" if config.seeding.mode is SeedingMode.bitwise else "")
+    other = other or (f"precision.weights={config.precision.weights.value}" if config.precision.weights else "")
+    other = other or ("compress=powersgd" if config.compress.name is CompressName.powersgd else "")
+    if other:
+        what = f"{config.sync.bucket_mb:g} has no effect under {other}, which divides the gradient itself"
+        yield Problem("sync.bucket_mb", what, "Leave it out")
 
 
 def _of_compression(config: Config) -> Iterator[Problem]:

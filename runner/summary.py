@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner import records
+from runner.choices import SyncPolicy
 from runner.plan import Plan
 from runner.rundir import RunFolder
 
@@ -40,13 +41,13 @@ class Summary:
         first = _unsteady(rows)
         batches = [r["seconds"] for r in _rows(folder.batches) if r["update"] > first]
         evals = _rows(folder.evals)
-        status = folder.read_status()
+        status, plan = folder.read_status(), folder.read_plan()
         last = rows[-1] if rows else {}
         steady = rows[first:] or rows
         time = sum(r["seconds"] for r in steady)
         return cls(
             folder=folder,
-            plan=folder.read_plan(),
+            plan=plan,
             state=status["state"],
             reason=status.get("reason"),
             updates=len(rows),
@@ -55,8 +56,8 @@ class Summary:
             seconds=(mean(batches), stdev(batches) if len(batches) > 1 else 0.0) if batches else None,
             batches=len(batches) // folder.read_plan().arithmetic.processes,
             rate=sum(r["weight"] for r in steady) / time if time else None,
-            collectives=max((r["collectives"] for r in rows), default=None),
-            bytes=max((r["bytes"] for r in rows), default=None),
+            collectives=_sent(plan, steady, "collectives"),
+            bytes=_sent(plan, steady, "bytes"),
             memory=max((r["peak_memory"] for r in rows if r["peak_memory"] is not None), default=None),
         )
 
@@ -142,6 +143,12 @@ def _unsteady(rows: list[dict[str, Any]]) -> int:
     measured in all."""
     measured = sum(r["peak_memory"] is not None for r in rows)
     return max(1, measured) if measured < len(rows) else 1
+
+
+def _sent(plan: Plan, rows: list[dict[str, Any]], column: str) -> int | None:
+    """Of an update with a full window; on average where updates differ by design."""
+    values = [r[column] for r in rows]
+    return (round(mean(values)) if plan.config.sync.policy is SyncPolicy.local_sgd else max(values)) if values else None
 
 
 def _rows(path: Any) -> list[dict[str, Any]]:

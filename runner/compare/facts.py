@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.choices import SyncPolicy
 from runner.compare.cause import experiment_differences, setup_differences
 from runner.compare.outcome import outcomes
 from runner.compare.pairs import Verdict
@@ -34,10 +35,16 @@ def facts(run: Run) -> dict[str, Any]:
         "seconds_mean": float(seconds.mean()) if len(seconds) else None,
         "seconds_spread": float(seconds.std(ddof=1)) if len(seconds) > 1 else None,
         "batches": len(seconds),
-        "collectives": int(rows["collectives"].max()),
-        "bytes": int(rows["bytes"].max()),
+        "collectives": _sent(run, "collectives"),
+        "bytes": _sent(run, "bytes"),
         "peak_memory": int(np.nanmax(peaks)) if np.isfinite(peaks).any() else None,
     }
+
+
+def _sent(run: Run, column: str) -> int:
+    """In an update with a full window, the first one apart; on average where updates differ by design."""
+    values = run.updates[column][min(1, run.count - 1) :]
+    return round(float(values.mean())) if run.plan.config.sync.policy is SyncPolicy.local_sgd else int(values.max())
 
 
 def settings(runs: list[Run]) -> list[str]:
