@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner import records
-from runner.choices import SyncPolicy
+from runner.choices import CompressName, SyncPolicy
 from runner.plan import Plan
 from runner.rundir import RunFolder
 
@@ -56,8 +56,8 @@ class Summary:
             seconds=(mean(batches), stdev(batches) if len(batches) > 1 else 0.0) if batches else None,
             batches=len(batches) // folder.read_plan().arithmetic.processes,
             rate=sum(r["weight"] for r in steady) / time if time else None,
-            collectives=_sent(plan, steady, "collectives"),
-            bytes=_sent(plan, steady, "bytes"),
+            collectives=_sent(plan, rows, first, "collectives"),
+            bytes=_sent(plan, rows, first, "bytes"),
             memory=max((r["peak_memory"] for r in rows if r["peak_memory"] is not None), default=None),
         )
 
@@ -145,10 +145,11 @@ def _unsteady(rows: list[dict[str, Any]]) -> int:
     return max(1, measured) if measured < len(rows) else 1
 
 
-def _sent(plan: Plan, rows: list[dict[str, Any]], column: str) -> int | None:
-    """Of an update with a full window; on average where updates differ by design."""
-    values = [r[column] for r in rows]
-    return (round(mean(values)) if plan.config.sync.policy is SyncPolicy.local_sgd else max(values)) if values else None
+def _sent(plan: Plan, rows: list[dict[str, Any]], first: int, column: str) -> int | None:
+    """Of an update with a full window; on average where updates differ by design. The first windows apart where they do."""
+    local, narrow = plan.config.sync.policy is SyncPolicy.local_sgd, plan.config.compress.name is not CompressName.none
+    values = [r[column] for r in (rows[first:] if local or narrow else rows) or rows]
+    return (round(mean(values)) if local else max(values)) if values else None
 
 
 def _rows(path: Any) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.choices import SyncPolicy
+from runner.choices import CompressName, SyncPolicy
 from runner.compare.cause import experiment_differences, setup_differences
 from runner.compare.outcome import outcomes
 from runner.compare.pairs import Verdict
@@ -42,9 +42,11 @@ def facts(run: Run) -> dict[str, Any]:
 
 
 def _sent(run: Run, column: str) -> int:
-    """In an update with a full window, the first one apart; on average where updates differ by design."""
-    values = run.updates[column][min(1, run.count - 1) :]
-    return round(float(values.mean())) if run.plan.config.sync.policy is SyncPolicy.local_sgd else int(values.max())
+    """In an update with a full window; on average where updates differ by design. The first one apart where it does."""
+    config = run.plan.config
+    local, narrow = config.sync.policy is SyncPolicy.local_sgd, config.compress.name is not CompressName.none
+    values = run.updates[column][min(1, run.count - 1) if local or narrow else 0 :]
+    return round(float(values.mean())) if local else int(values.max())
 
 
 def settings(runs: list[Run]) -> list[str]:

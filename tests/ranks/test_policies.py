@@ -206,20 +206,23 @@ def test_low_rank_gradients(bench: Bench, rank: int, start: int, nan: list[int])
 # all of them
 
 
-CHANGING = {
-    "bf16": "compress=bf16",
-    "fp16": "compress=fp16",
-    "powersgd": "compress=powersgd",
-    "local": "sync=local_sgd",
-}
+CHANGING = ("compress=bf16", "compress=fp16", "compress=powersgd", "sync=local_sgd")
 
 
-@pytest.mark.parametrize("setting", CHANGING.values())
-def test_left_out_alike(bench: Bench, setting: str) -> None:
-    """A loss that is no number, on one process: left out on both, and the run ends with one set of weights."""
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("setting", CHANGING)
+def test_left_out_alike(bench: Bench, setting: str, processes: int) -> None:
+    """A loss that is no number, on one process: left out on all, and the run ends with one set of weights."""
     values = {"values": [1.0] * 12, "nan": [6]}
-    settings = ("batch.size=4", "accum=2", "nonfinite=skip", "schedule=linear", setting, *_keys(setting))
-    run = bench.run("Scalar", values, *IN_ORDER, *settings)
+    settings = (
+        "batch.size=4",
+        f"accum={4 // processes}",
+        "nonfinite=skip",
+        "schedule=linear",
+        setting,
+        *_keys(setting),
+    )
+    run = bench.run("Scalar", values, *IN_ORDER, f"hardware={processes}cpu", *settings)
     assert run.column("skipped") == [False, True, False]
     assert run.column("lr") == near([0.1, 0.1 * 2 / 3, 0.1 * 2 / 3])
     assert float(run.weights["w"]) == near(1 - 0.1 - 0.1 * 2 / 3)
