@@ -63,11 +63,11 @@ def main() -> None:
 
 def launch() -> dict[str, Any]:
     """Both ranks, each in its own node; what rank 0 has found."""
-    from runner.link.emulated import PORT, Nodes
+    from runner.link.emulated import PORT, EmulatedNodes
     from runner.link.shaping import DEVICE, Shape, address
 
     rate, delay = (_option(sys.argv, name, plain) for name, plain in (("--rate", 350.0), ("--delay", 0.0)))
-    nodes = Nodes(Shape(2, rate, delay))
+    nodes = EmulatedNodes(Shape(2, rate, delay))
     ranks: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
