@@ -34,7 +34,22 @@ def unmet(config: Config) -> Iterator[Problem]:
     yield from _of_precision(config)
     if config.seeding.mode is SeedingMode.bitwise:
         yield from _of_bitwise(config)
+    if config.batch.mode is BatchMode.auto_memory:
+        yield from _of_chosen_size(config)
     yield from _divisibility(config)
+
+
+def _of_chosen_size(config: Config) -> Iterator[Problem]:
+    """A micro-batch that is chosen by the memory, and halved where that runs out."""
+    hardware, policy = config.hardware, config.sync.policy
+    if config.seeding.mode is SeedingMode.bitwise:
+        what = "seeding=bitwise holds for one per_device, and batch=auto_memory takes what the machine has room for"
+        yield Problem("batch", what, "Use batch=auto batch.per_device=8, say")
+    if hardware.device is Device.xla:
+        yield Problem("batch", "auto_memory cannot ask a TPU for its memory", "Use batch=auto batch.per_device=8, say")
+    if not hardware.sharded and hardware.processes > 1 and policy in (SyncPolicy.every_batch, SyncPolicy.backward_only):
+        what = f"batch=auto_memory repeats windows that ran out of memory, and under {policy.value} parts of them were sent"
+        yield Problem("sync", what, "Use sync=accumulate")
 
 
 def _of_precision(config: Config) -> Iterator[Problem]:
@@ -173,7 +188,7 @@ def _divisibility(config: Config) -> Iterator[Problem]:
             "batch.per_device", "batch=auto derives accum from it, and it is not set", "Set batch.per_device=8"
         )
         return
-    if batch.mode is not BatchMode.auto and batch.per_device is not None:
+    if not batch.derives_accum and batch.per_device is not None:
         what = f"{batch.per_device} has no effect under batch={batch.mode.value}"
         yield Problem(
             "batch.per_device",
@@ -184,17 +199,19 @@ def _divisibility(config: Config) -> Iterator[Problem]:
         return
     if batch.mode is BatchMode.observed:
         unit, names = processes * config.accum, f"{_count(processes, 'process')} x accum {config.accum}"
-    else:
-        assert batch.per_device is not None
+    elif batch.per_device is not None:
         unit, names = processes * batch.per_device, f"{_count(processes, 'process')} x per_device {batch.per_device}"
+    else:
+        unit, names = processes, _count(processes, "process")
     if batch.size % unit:
         down = batch.size // unit * unit
         near = " or ".join(f"batch.size={n}" for n in (down, down + unit) if n)
         yield Problem(
             "batch.size", f"{batch.size} cannot be divided by {names} = {unit}", f"The nearest that can: {near}"
         )
-    elif batch.mode is BatchMode.auto and config.accum not in (1, batch.size // unit):
-        what = f"{config.accum} was given, but batch=auto derives {batch.size // unit} for {names}"
+    elif batch.derives_accum and config.accum != 1 and (batch.per_device is None or config.accum != batch.size // unit):
+        derived = "it" if batch.per_device is None else f"{batch.size // unit} for {names}"
+        what = f"{config.accum} was given, but batch={batch.mode.value} derives {derived}"
         yield Problem("accum", what, "Leave accum out, or use batch=observed")
 
 

@@ -141,8 +141,8 @@ def _arithmetic(config: Config, sizes: Sizes | None) -> Arithmetic:
     elif batch.mode is BatchMode.observed:
         observed, per_device = batch.size, batch.size // (processes * accum)
     else:
-        assert batch.per_device is not None
-        observed, per_device = batch.size, batch.per_device
+        most = batch.size // processes  # of auto_memory, until it is chosen
+        observed, per_device = batch.size, batch.per_device or most
         accum = batch.size // (processes * per_device)
     items = sizes.items if sizes else None
     per_epoch = windows_per_epoch(items, observed, batch.remainder) if items is not None else None

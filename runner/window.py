@@ -40,6 +40,11 @@ def windows_per_epoch(items: int, observed: int, remainder: Remainder) -> int:
     return -(-items // observed)
 
 
+def divisors(number: int) -> list[int]:
+    """All numbers that divide `number`, ascending."""
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
     """What one process puts through one forward and backward.
