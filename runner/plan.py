@@ -22,6 +22,7 @@ from runner.window import Windows, windows_per_epoch
 
 VERSION = 1
 CARRIER_ELEMENTS = 2  # the window's loss total and weight, which travel with the gradient
+VOTE_BYTES = 4
 BUCKET_BYTES = 25 * 2**20
 TREE_BUCKET_BYTES = 2**20  # of seeding=bitwise and precision.weights=bf16
 
@@ -109,6 +110,12 @@ class Plan(_Frozen):
         }
         return self.model_copy(update=update)
 
+    @property
+    def repeats(self) -> bool:
+        """Whether a window that runs out of memory is repeated. A sharded model's processes meet inside every forward
+        and backward, where those that wait could not be told."""
+        return self.config.batch.mode is BatchMode.auto_memory and not self.config.hardware.sharded
+
     def windows(self) -> Windows:
         """All windows of the run. Needs the sizes."""
         a, c = self.arithmetic, self.config
@@ -192,12 +199,21 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
         return Comm(reductions=reductions, collectives=None, bytes=None)
     element = 8 if config.precision.name is PrecisionName.fp64 else 4
     gradient = (sizes.parameters + CARRIER_ELEMENTS) * element
+    votes = int(config.batch.mode is BatchMode.auto_memory)  # on whether a process ran out of memory
     bitwise = config.seeding.mode is SeedingMode.bitwise
     if bitwise or config.precision.weights is not None:
         levels = arithmetic.processes.bit_length() - 1 if bitwise else 1  # of exchanges with a neighbour
-        return Comm(reductions=1, collectives=-(-gradient // TREE_BUCKET_BYTES), bytes=levels * gradient)
+        return Comm(
+            reductions=1,
+            collectives=-(-gradient // TREE_BUCKET_BYTES) + votes,
+            bytes=levels * gradient + votes * VOTE_BYTES,
+        )
     buckets = -(-gradient // BUCKET_BYTES)
-    return Comm(reductions=reductions, collectives=reductions * buckets, bytes=reductions * gradient)
+    return Comm(
+        reductions=reductions,
+        collectives=reductions * buckets + votes,
+        bytes=reductions * gradient + votes * VOTE_BYTES,
+    )
 
 
 def _digests(config: Config, arithmetic: Arithmetic) -> tuple[str, str]:

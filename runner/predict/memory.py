@@ -166,6 +166,12 @@ class _Buckets:
         total, weight = self._objective.take()
         return total, weight
 
+    def abandon(self) -> None:
+        """Nobody waits."""
+
+    def reset(self) -> None:
+        self._objective.take()
+
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return norm_of(gradients)
 

@@ -44,6 +44,13 @@ class Sync(Protocol):
     def finish(self) -> tuple[Tensor, Tensor]:
         """The window's loss total and weight, summed over all micro-batches and processes."""
 
+    def abandon(self) -> None:
+        """The window's passes were broken off by an error on this process: do its part, with nothing in it, in what the
+        others still expect of this window. `finish` follows."""
+
+    def reset(self) -> None:
+        """After `finish`, on all processes: the window did not count, and starts again."""
+
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """The norm of the whole gradient, of which a process may hold a share only."""
 

@@ -89,6 +89,12 @@ class Fsdp:
             self._control.set_requires_all_reduce(last)
         total.backward()  # type: ignore[no-untyped-call]
 
+    def abandon(self) -> None:
+        raise NotImplementedError("a sharded model's processes meet inside every forward and backward")
+
+    def reset(self) -> None:
+        self._objective.take()
+
     def finish(self) -> tuple[Tensor, Tensor]:
         """One small reduction brings the window's sums, and the gradients of the parameters that every process holds."""
         sums = self._objective.take()
