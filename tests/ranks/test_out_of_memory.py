@@ -6,7 +6,6 @@ window must not move, are in `model.pt`.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -27,6 +26,8 @@ def tight(bench: Bench, processes: int, per_device: int, *settings: str, **argum
 
 
 def unequal(one: Run, other: Run) -> str | None:
+    if len(one.batches) != len(other.batches):
+        return f"{len(one.batches)} and {len(other.batches)} micro-batches"
     for a, b in zip(one.updates, other.updates, strict=True):
         for key in ("update", "epoch", "weight", "items", "digest", "lr", "skipped", "collectives", "bytes"):
             if a[key] != b[key]:
@@ -92,8 +93,7 @@ def test_repeating_control(bench: Bench, fault: str) -> None:
     trouble = {"room": 2, "first": 2, "where": "forward"}
     alone, right = tight(bench, 1, 2, norm=False), tight(bench, 1, 8, norm=False, **trouble)
     assert unequal(alone, right) is None
-    with pytest.raises(ValueError, match="zip") if fault == "rows_stay" else nullcontext():
-        assert unequal(alone, tight(bench, 1, 8, norm=False, fault=fault, **trouble)) is not None
+    assert unequal(alone, tight(bench, 1, 8, norm=False, fault=fault, **trouble)) is not None
 
 
 def test_other_errors_end_the_run(bench: Bench) -> None:
