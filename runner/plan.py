@@ -89,6 +89,9 @@ class Plan(_Frozen):
     notes: tuple[str, ...]  # what this setup cannot keep the same
     data: str | None = None  # fingerprint of the training items, once they are loaded
     draws: bool | None = None  # whether the model draws random numbers in training, once the first window has shown it
+    halved: tuple[
+        tuple[int, int], ...
+    ] = ()  # (update, per_device): from where on micro-batches were smaller, for want of memory
     disturb: bool = False  # a twin: every weight starts one unit in its last place away from where it would
     config: Config
 

@@ -34,12 +34,12 @@ class Retry:
     """The size of the micro-batches of a run, and how all processes come to agree on a smaller one.
 
     `reload(window, per_device, accum)` opens this process's batches anew from `window` on; `tell` is given a line for the
-    run's notes. `collectives` and `bytes` count what the votes have sent.
+    run's notes, the update and the size from there on. `collectives` and `bytes` count what the votes have sent.
     """
 
     def __init__(
         self, size: tuple[int, int], world: World, device: torch.device, model: nn.Module,
-        reload: Callable[[int, int, int], Batches], tell: Callable[[str], None],
+        reload: Callable[[int, int, int], Batches], tell: Callable[[str, int, int], None],
     ):  # fmt: skip
         self.collectives = self.bytes = 0
         self._per_device, self._accum = size
@@ -76,7 +76,9 @@ class Retry:
         self._tell(
             f"out of memory at update {window.update}: it was repeated with per_device={self._per_device} and "
             f"accum={self._accum} in place of {before} and {window.accum}, and so are all that follow; random draws inside "
-            "the model are others from there on"
+            "the model are others from there on",
+            window.update,
+            self._per_device,
         )
         with torch.no_grad():
             for buffer, saved in zip(self._model.buffers(), self._buffers, strict=True):

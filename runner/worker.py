@@ -211,10 +211,10 @@ def make_retry(
 ) -> Retry:
     """What repeats a window that runs out of memory."""
 
-    def tell(note: str) -> None:
+    def tell(note: str, update: int, per_device: int) -> None:
         print(note)
         if world.rank == 0:
-            add_notes(folder, (note,))
+            add_notes(folder, (note,), halved=(*folder.read_plan().halved, (update, per_device)))
             folder.write_status("running", note=note)
 
     size = plan.arithmetic.per_device, plan.arithmetic.accum

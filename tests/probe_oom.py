@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +27,7 @@ KINDS: dict[str, BaseException] = {
 class Tight(Wide):
     """The process `rank` has no memory from its `first` pass on (counted from 1) for more than `room` items at once:
     `where` in the loss, or inside the backward, behind the layer `layer`. With batch normalization, whose statistics a
-    broken window must not move twice; the losses are a mean over values that differ from item to item."""
+    broken window must not move twice. `where="limit"`: really, by a limit of the system; `room` is ignored."""
 
     def __init__(
         self, room: int, rank: int = 0, first: int = 1, where: str = "forward", kind: str = "cuda", layer: int = 1,
@@ -47,10 +49,20 @@ class Tight(Wide):
 
     def loss(self, model: nn.Module, batch: Tensor) -> tuple[Tensor, float]:
         self.passes += 1
+        if self.where == "limit":
+            self._fill(len(batch))
         total = (model(batch) ** 2).sum()
         if self.where == "forward" and self._tight(len(batch)):
             raise KINDS[self.kind]
         return total, float(len(batch))
+
+    def _fill(self, items: int) -> None:
+        """192 MiB for each item, of the 1024 that the process may still have from the first pass on."""
+        if self.passes == 1:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + 2**30
+            resource.setrlimit(resource.RLIMIT_AS, (most, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        torch.empty(items, 3 * 2**24)  # never written: address space is what is limited
 
     def _tight(self, items: int) -> bool:
         return int(os.environ["RANK"]) == self.rank and self.passes >= self.first and items > self.room

@@ -63,9 +63,16 @@ def test_repeated_from_the_start(
     run = tight(bench, processes, 8, *settings, norm=False, room=2, **trouble)
     assert unequal(alone, run) is None
     notes = [n for n in run.plan.notes if "out of memory" in n]
-    assert [n.split("per_device=")[1].split()[0] for n in notes] == ["4", "2"]
+    assert len(notes) == 2
+    assert run.plan.halved == ((1, 4), (1, 2))
     assert run.folder.read_status()["state"] == "finished"
     assert "out of memory at update 1" in run.folder.read_status()["note"]
+
+
+def test_a_real_limit(bench: Bench) -> None:
+    """The system gives no more: half of the micro-batch fits."""
+    run = tight(bench, 1, 8, "log.memory=false", where="limit")
+    assert run.plan.halved == ((1, 4),)
 
 
 def test_in_the_middle_of_a_run(bench: Bench) -> None:
@@ -78,6 +85,7 @@ def test_in_the_middle_of_a_run(bench: Bench) -> None:
     assert sizes == [[4.0] * 4] * 3 + [[2.0] * 8] * 3
     assert run.column("loss")[:3] == large.column("loss")[:3]
     assert run.column("digest") == small.column("digest")
+    assert run.plan.halved == ((4, 2),)
     tracked = "0.num_batches_tracked"
     assert run.weights[tracked] == 3 * 2 + 3 * 4, "a broken window moved the statistics"
 

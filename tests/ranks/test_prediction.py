@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from runner.errors import ConfigError
+from runner.launch.chosen import chosen
 from runner.plan import Plan
 from runner.predict.advice import fitting
 from runner.predict.memory import predict, predict_with_advice
@@ -92,6 +94,25 @@ def test_fits_or_not() -> None:
     assert (typed, memory.peak_bytes) == ("sync=every_batch", again.peak_bytes)
     hopeless = predict_with_advice(on_devices(1e-6, *settings))
     assert hopeless.advice == "no sync policy, accum or checkpointing tried would fit"
+
+
+def test_the_choice_before_a_run() -> None:
+    """Made in a process beside this one, as for a run; the peak of what was chosen fits, that of the next size does not."""
+    small = ("tests.probe_memory.Deep", {"width": 64, "depth": 1, "items": 400})
+
+    def peak(per_device: int) -> int:
+        made = plan_of(*small, "batch=auto", "batch.size=64", "hardware=2cpu", f"batch.per_device={per_device}")
+        return predict(made).peak_bytes or 0
+
+    def among(room: float) -> Plan:
+        memory = f"hardware.memory={room / 2**30}"
+        return chosen(plan_of(*small, "batch=auto_memory", "batch.size=64", "hardware=2cpu", memory))
+
+    made = among((peak(4) + peak(8)) / 2)
+    assert (made.arithmetic.per_device, made.arithmetic.accum, made.arithmetic.observed) == (4, 8, 64)
+    assert made.memory.peak_bytes == peak(4)
+    with pytest.raises(ConfigError, match="a single item on each device would need"):
+        among(peak(1) / 2)
 
 
 def test_mixtral_on_eight_devices() -> None:
