@@ -83,9 +83,9 @@ def _plan(arguments: list[str]) -> int:
     if sizes is not None:
         plan = plan.with_sizes(sizes)
     if "--memory" in own and plan.memory.peak_bytes is None:
-        from runner.predict.memory import predict_with_advice  # imports torch, and runs a window
+        from runner.predict.memory import predicted  # imports torch, and runs a window
 
-        plan = plan.model_copy(update={"memory": predict_with_advice(plan)})
+        plan = predicted(plan)
     if "--json" in own:
         print(plan.to_json())
     else:

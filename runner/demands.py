@@ -81,15 +81,11 @@ def _of_low_weights(config: Config) -> Iterator[Problem]:
     if name is not PrecisionName.bf16:
         what = f"bf16 weights cannot be computed with in {name.value}"
         yield Problem("precision.weights", what, "Use precision=bf16 precision.weights=bf16")
-    if policy is not SyncPolicy.accumulate:
+    if policy is not SyncPolicy.accumulate and not config.hardware.sharded:
         what = (
             f"precision.weights=bf16 sums a window's gradients before they are reduced, which {policy.value} does not"
         )
         yield Problem("sync", what, "Use sync=accumulate")
-    parallel: str = config.hardware.parallel.value
-    if parallel != "ddp":
-        what = f"precision.weights=bf16 needs every gradient whole on every process; {parallel} shards them"
-        yield Problem("hardware.parallel", what, "Use hardware.parallel=ddp, or precision.weights=null")
 
 
 def _of_bitwise(config: Config) -> Iterator[Problem]:

@@ -69,7 +69,8 @@ def open_sync(
         from runner.sync.tree import Tree
 
         return Tree(objective, world.rank, world.size, plan.arithmetic.accum)
-    if precision.weights != precision.sums:
+    hardware, policy = plan.config.hardware, plan.config.sync.policy
+    if precision.weights != precision.sums and not hardware.sharded:
         from runner.sync.tree import Line
 
         return Line(objective, world.rank, world.size, plan.arithmetic.accum)
@@ -77,7 +78,6 @@ def open_sync(
         from runner.sync.single import Single
 
         return Single(objective)
-    hardware, policy = plan.config.hardware, plan.config.sync.policy
     if hardware.sharded:
         from runner.sync.blocks import blocks_of
         from runner.sync.fsdp import Fsdp

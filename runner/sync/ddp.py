@@ -75,7 +75,7 @@ class Ddp(Whole):
     def finish(self) -> tuple[Tensor, Tensor]:
         total, weight = self._sums.clone()
         self._sums.zero_()
-        self._begun = False
+        self._works, self._begun = [], False  # they hold the buckets, which DDP makes anew after the first window
         return total, weight
 
     def abandon(self) -> None:
