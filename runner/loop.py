@@ -131,6 +131,7 @@ def _step(t: Training, window: Window, sums: tuple[Tensor, Tensor], sent: tuple[
     gradients = [gradient(p) for p in t.parameters]
     t.scaler.unscale()
     norm = average_and_clip(gradients, sums[1] / t.sync.averaged_over, t.clip, t.sync.norm)
+    del gradients  # an optimizer of narrower weights frees them one by one
     skipped = not apply(t, window, sums, norm)
     for parameter in t.parameters:  # of all, also of those that the optimizer does not hold
         parameter.grad = None
