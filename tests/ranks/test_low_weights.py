@@ -64,6 +64,11 @@ def test_sharded_sums_have_32_bits(
     cut = bench.run("Vector", {"values": values}, *settings, f"sync.policy={policy}", *parallel)
     assert cut.column("grad_norm") == [64.75]
     assert cut.weights["w"].dtype is torch.bfloat16
+    if policy == "every_batch":  # the control: micro-batches added up in 16 bits
+        wrong = bench.run(
+            "Vector", {"values": values, "fault": "narrow_shares"}, *settings, "sync.policy=every_batch", *parallel
+        )
+        assert wrong.column("grad_norm") != [64.75]
 
 
 LEARNING = ("optim=adamw", "optim.lr=0.003", "optim.clip=1.0", "batch.size=16", "budget.updates=20")
