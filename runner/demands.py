@@ -56,9 +56,6 @@ def _of_precision(config: Config) -> Iterator[Problem]:
     name, device = config.precision.name, config.hardware.device
     if name is PrecisionName.tf32 and device is not Device.cuda:
         yield Problem("precision", f"tf32 is a format of NVIDIA GPUs, not of {device.value}", "Use precision=fp32")
-    if name is PrecisionName.fp16 and config.hardware.sharded:
-        what = f"fp16 under {config.hardware.parallel.value} would look for overflows in each process's share alone"
-        yield Problem("precision", what, "Use precision=bf16, or hardware.parallel=ddp")
     if config.compile and config.hardware.sharded:
         yield Problem("compile", f"true is not for {config.hardware.parallel.value} yet", "Use hardware.parallel=ddp")
     if name is PrecisionName.fp16 and device is Device.xla:

@@ -191,7 +191,7 @@ def prepare(
         sync=sync,
         parameters=parameters,
         optimizer=optimizer,
-        scaler=Scaler(config, backend.device, parameters),
+        scaler=Scaler(config, backend.device, parameters, sync.agree),
         schedule=Schedule(optimizer, config, windows.updates),
         clip=config.optim.clip,
         nonfinite=config.nonfinite,

@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runner.build import build
-from runner.choices import Device, SyncPolicy
+from runner.choices import Device, PrecisionName, SyncPolicy
 from runner.data import Items
 from runner.errors import TaskError
 from runner.loop import average_and_clip, gradient
@@ -89,6 +89,8 @@ def _of_all_passes(plan: Plan, sent: list[tuple[int, int]]) -> Comm:
     passes = plan.arithmetic.accum
     known = min(passes, PASSES)
     collectives, size = (e + (passes - known) * f for e, f in zip(end, first, strict=True))
+    if plan.config.precision.name is PrecisionName.fp16:  # whether a share has overflowed
+        collectives, size = collectives + 1, size + 4
     return Comm(reductions=plan.comm.reductions, collectives=collectives, bytes=size)
 
 
@@ -199,6 +201,9 @@ class _Buckets:
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return norm_of(gradients)
+
+    def agree(self, flag: Tensor) -> Tensor:
+        return flag
 
     def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         return function(self._objective.model, batch)

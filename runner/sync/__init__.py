@@ -54,6 +54,9 @@ class Sync(Protocol):
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """The norm of the whole gradient, of which a process may hold a share only."""
 
+    def agree(self, flag: Tensor) -> Tensor:
+        """The largest of all processes' flags, where each has seen a share of the gradient only; else `flag`."""
+
     def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         """`function(model, batch)`, with all weights in place; without a gradient."""
 

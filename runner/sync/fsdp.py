@@ -22,7 +22,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from runner.choices import SyncPolicy
-from runner.sync.local import is_shared, local, norm_of
+from runner.precision import is_shared
+from runner.sync.local import local, norm_of
 from runner.sync.objective import Objective
 from runner.sync.shares import Beside, keep_wide
 from runner.world import World
@@ -132,6 +133,11 @@ class Fsdp:
         if whole := [g for g in gradients if not is_shared(g)]:
             square = square + norm_of(whole).to(torch.float64) ** 2
         return square.sqrt().to(gradients[0].dtype)
+
+    def agree(self, flag: Tensor) -> Tensor:
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        self._sent.add(flag, reduces=False)
+        return flag
 
     def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         try:
