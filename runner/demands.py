@@ -34,16 +34,28 @@ def unmet(config: Config) -> Iterator[Problem]:
     yield from _of_precision(config)
     if config.seeding.mode is SeedingMode.bitwise:
         yield from _of_bitwise(config)
+    if config.batch.mode is BatchMode.auto_memory:
+        yield from _of_chosen_size(config)
     yield from _divisibility(config)
+
+
+def _of_chosen_size(config: Config) -> Iterator[Problem]:
+    """A micro-batch that is chosen by the memory, and halved where that runs out."""
+    hardware, policy = config.hardware, config.sync.policy
+    if config.seeding.mode is SeedingMode.bitwise:
+        what = "seeding=bitwise holds for one per_device, and batch=auto_memory takes what the machine has room for"
+        yield Problem("batch", what, "Use batch=auto batch.per_device=8, say")
+    if hardware.device is Device.xla:
+        yield Problem("batch", "auto_memory cannot ask a TPU for its memory", "Use batch=auto batch.per_device=8, say")
+    if not hardware.sharded and hardware.processes > 1 and policy in (SyncPolicy.every_batch, SyncPolicy.backward_only):
+        what = f"batch=auto_memory repeats windows that ran out of memory, and under {policy.value} parts of them were sent"
+        yield Problem("sync", what, "Use sync=accumulate")
 
 
 def _of_precision(config: Config) -> Iterator[Problem]:
     name, device = config.precision.name, config.hardware.device
     if name is PrecisionName.tf32 and device is not Device.cuda:
         yield Problem("precision", f"tf32 is a format of NVIDIA GPUs, not of {device.value}", "Use precision=fp32")
-    if name is PrecisionName.fp16 and config.hardware.sharded:
-        what = f"fp16 under {config.hardware.parallel.value} would look for overflows in each process's share alone"
-        yield Problem("precision", what, "Use precision=bf16, or hardware.parallel=ddp")
     if config.compile and config.hardware.sharded:
         yield Problem("compile", f"true is not for {config.hardware.parallel.value} yet", "Use hardware.parallel=ddp")
     if name is PrecisionName.fp16 and device is Device.xla:
@@ -66,15 +78,11 @@ def _of_low_weights(config: Config) -> Iterator[Problem]:
     if name is not PrecisionName.bf16:
         what = f"bf16 weights cannot be computed with in {name.value}"
         yield Problem("precision.weights", what, "Use precision=bf16 precision.weights=bf16")
-    if policy is not SyncPolicy.accumulate:
+    if policy is not SyncPolicy.accumulate and not config.hardware.sharded:
         what = (
             f"precision.weights=bf16 sums a window's gradients before they are reduced, which {policy.value} does not"
         )
         yield Problem("sync", what, "Use sync=accumulate")
-    parallel: str = config.hardware.parallel.value
-    if parallel != "ddp":
-        what = f"precision.weights=bf16 needs every gradient whole on every process; {parallel} shards them"
-        yield Problem("hardware.parallel", what, "Use hardware.parallel=ddp, or precision.weights=null")
 
 
 def _of_bitwise(config: Config) -> Iterator[Problem]:
@@ -173,7 +181,7 @@ def _divisibility(config: Config) -> Iterator[Problem]:
             "batch.per_device", "batch=auto derives accum from it, and it is not set", "Set batch.per_device=8"
         )
         return
-    if batch.mode is not BatchMode.auto and batch.per_device is not None:
+    if not batch.derives_accum and batch.per_device is not None:
         what = f"{batch.per_device} has no effect under batch={batch.mode.value}"
         yield Problem(
             "batch.per_device",
@@ -184,17 +192,19 @@ def _divisibility(config: Config) -> Iterator[Problem]:
         return
     if batch.mode is BatchMode.observed:
         unit, names = processes * config.accum, f"{_count(processes, 'process')} x accum {config.accum}"
-    else:
-        assert batch.per_device is not None
+    elif batch.per_device is not None:
         unit, names = processes * batch.per_device, f"{_count(processes, 'process')} x per_device {batch.per_device}"
+    else:
+        unit, names = processes, _count(processes, "process")
     if batch.size % unit:
         down = batch.size // unit * unit
         near = " or ".join(f"batch.size={n}" for n in (down, down + unit) if n)
         yield Problem(
             "batch.size", f"{batch.size} cannot be divided by {names} = {unit}", f"The nearest that can: {near}"
         )
-    elif batch.mode is BatchMode.auto and config.accum not in (1, batch.size // unit):
-        what = f"{config.accum} was given, but batch=auto derives {batch.size // unit} for {names}"
+    elif batch.derives_accum and config.accum != 1 and (batch.per_device is None or config.accum != batch.size // unit):
+        derived = "it" if batch.per_device is None else f"{batch.size // unit} for {names}"
+        what = f"{config.accum} was given, but batch={batch.mode.value} derives {derived}"
         yield Problem("accum", what, "Leave accum out, or use batch=observed")
 
 

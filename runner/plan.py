@@ -22,6 +22,7 @@ from runner.window import Windows, windows_per_epoch
 
 VERSION = 1
 CARRIER_ELEMENTS = 2  # the window's loss total and weight, which travel with the gradient
+VOTE_BYTES = 4
 BUCKET_BYTES = 25 * 2**20
 TREE_BUCKET_BYTES = 2**20  # of seeding=bitwise and precision.weights=bf16
 
@@ -88,6 +89,9 @@ class Plan(_Frozen):
     notes: tuple[str, ...]  # what this setup cannot keep the same
     data: str | None = None  # fingerprint of the training items, once they are loaded
     draws: bool | None = None  # whether the model draws random numbers in training, once the first window has shown it
+    halved: tuple[
+        tuple[int, int], ...
+    ] = ()  # (update, per_device): from where on micro-batches were smaller, for want of memory
     disturb: bool = False  # a twin: every weight starts one unit in its last place away from where it would
     config: Config
 
@@ -108,6 +112,12 @@ class Plan(_Frozen):
             "notes": self.notes + notes,
         }
         return self.model_copy(update=update)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a window that runs out of memory is repeated. A sharded model's processes meet inside every forward
+        and backward, where those that wait could not be told."""
+        return self.config.batch.mode is BatchMode.auto_memory and not self.config.hardware.sharded
 
     def windows(self) -> Windows:
         """All windows of the run. Needs the sizes."""
@@ -141,8 +151,8 @@ def _arithmetic(config: Config, sizes: Sizes | None) -> Arithmetic:
     elif batch.mode is BatchMode.observed:
         observed, per_device = batch.size, batch.size // (processes * accum)
     else:
-        assert batch.per_device is not None
-        observed, per_device = batch.size, batch.per_device
+        most = batch.size // processes  # of auto_memory, until it is chosen
+        observed, per_device = batch.size, batch.per_device or most
         accum = batch.size // (processes * per_device)
     items = sizes.items if sizes else None
     per_epoch = windows_per_epoch(items, observed, batch.remainder) if items is not None else None
@@ -192,12 +202,21 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
         return Comm(reductions=reductions, collectives=None, bytes=None)
     element = 8 if config.precision.name is PrecisionName.fp64 else 4
     gradient = (sizes.parameters + CARRIER_ELEMENTS) * element
+    votes = int(config.batch.mode is BatchMode.auto_memory)  # on whether a process ran out of memory
     bitwise = config.seeding.mode is SeedingMode.bitwise
     if bitwise or config.precision.weights is not None:
         levels = arithmetic.processes.bit_length() - 1 if bitwise else 1  # of exchanges with a neighbour
-        return Comm(reductions=1, collectives=-(-gradient // TREE_BUCKET_BYTES), bytes=levels * gradient)
+        return Comm(
+            reductions=1,
+            collectives=-(-gradient // TREE_BUCKET_BYTES) + votes,
+            bytes=levels * gradient + votes * VOTE_BYTES,
+        )
     buckets = -(-gradient // BUCKET_BYTES)
-    return Comm(reductions=reductions, collectives=reductions * buckets, bytes=reductions * gradient)
+    return Comm(
+        reductions=reductions,
+        collectives=reductions * buckets + votes,
+        bytes=reductions * gradient + votes * VOTE_BYTES,
+    )
 
 
 def _digests(config: Config, arithmetic: Arithmetic) -> tuple[str, str]:
