@@ -23,6 +23,7 @@ class BatchMode(str, Enum):
     observed = "observed"
     per_device = "per_device"
     auto = "auto"
+    auto_memory = "auto_memory"
 
 
 class Remainder(str, Enum):

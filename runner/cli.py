@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from runner.choices import BatchMode
 from runner.errors import ConfigError, Problem, RunnerError
 
 VERBS = ("run", "plan", "compare", "twin", "recipes", "keep")
@@ -74,13 +75,17 @@ def _plan(arguments: list[str]) -> int:
         fix = "It takes --json, --load, --memory and --config-dir"
         raise ConfigError(Problem(flag, "is not a flag of plan", fix) for flag in unknown)
     plan = app.compose_one(line, lambda p: check_arguments(p.config.task))
+    if plan.config.batch.mode is BatchMode.auto_memory:
+        from runner.predict.choice import choose  # imports torch, and runs windows
+
+        plan = choose(plan)
     sizes = sizes_of(plan.config.task, load="--load" in own)
     if sizes is not None:
         plan = plan.with_sizes(sizes)
-    if "--memory" in own:
-        from runner.predict.memory import predict_with_advice  # imports torch, and runs a window
+    if "--memory" in own and plan.memory.peak_bytes is None:
+        from runner.predict.memory import predicted  # imports torch, and runs a window
 
-        plan = plan.model_copy(update={"memory": predict_with_advice(plan)})
+        plan = predicted(plan)
     if "--json" in own:
         print(plan.to_json())
     else:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from runner.choices import (
     BatchMode,
-    CompressName,
     Device,
     Parallel,
     PrecisionName,
@@ -16,6 +15,7 @@ from runner.choices import (
 )
 from runner.endpoint import endpoint
 from runner.errors import Problem
+from runner.policy_demands import unmet_by_policies
 from runner.schema import Config
 
 
@@ -41,22 +41,31 @@ def unmet(config: Config) -> Iterator[Problem]:
         what = f"{config.early_stop.metric} is looked at after evaluations, and eval.every is not set"
         yield Problem("early_stop.metric", what, "Set eval.every=1epoch, say")
     yield from _of_precision(config)
-    yield from _of_local_updates(config)
-    yield from _of_compression(config)
-    if config.sync.bucket_mb is not None:
-        yield from _of_buckets(config)
+    yield from unmet_by_policies(config)
     if config.seeding.mode is SeedingMode.bitwise:
         yield from _of_bitwise(config)
+    if config.batch.mode is BatchMode.auto_memory:
+        yield from _of_chosen_size(config)
     yield from _divisibility(config)
+
+
+def _of_chosen_size(config: Config) -> Iterator[Problem]:
+    """A micro-batch that is chosen by the memory, and halved where that runs out."""
+    hardware, policy = config.hardware, config.sync.policy
+    if config.seeding.mode is SeedingMode.bitwise:
+        what = "seeding=bitwise holds for one per_device, and batch=auto_memory takes what the machine has room for"
+        yield Problem("batch", what, "Use batch=auto batch.per_device=8, say")
+    if hardware.device is Device.xla:
+        yield Problem("batch", "auto_memory cannot ask a TPU for its memory", "Use batch=auto batch.per_device=8, say")
+    if not hardware.sharded and hardware.processes > 1 and policy in (SyncPolicy.every_batch, SyncPolicy.backward_only):
+        what = f"batch=auto_memory repeats windows that ran out of memory, and under {policy.value} parts of them were sent"
+        yield Problem("sync", what, "Use sync=accumulate")
 
 
 def _of_precision(config: Config) -> Iterator[Problem]:
     name, device = config.precision.name, config.hardware.device
     if name is PrecisionName.tf32 and device is not Device.cuda:
         yield Problem("precision", f"tf32 is a format of NVIDIA GPUs, not of {device.value}", "Use precision=fp32")
-    if name is PrecisionName.fp16 and config.hardware.sharded:
-        what = f"fp16 under {config.hardware.parallel.value} would look for overflows in each process's share alone"
-        yield Problem("precision", what, "Use precision=bf16, or hardware.parallel=ddp")
     if config.compile and config.hardware.sharded:
         yield Problem("compile", f"true is not for {config.hardware.parallel.value} yet", "Use hardware.parallel=ddp")
     if name is PrecisionName.fp16 and device is Device.xla:
@@ -73,85 +82,17 @@ def _of_precision(config: Config) -> Iterator[Problem]:
             )
 
 
-def _of_local_updates(config: Config) -> Iterator[Problem]:
-    """sync=local_sgd: its own keys, and what it cannot be joined with."""
-    sync, wanted = config.sync, config.sync.policy is SyncPolicy.local_sgd
-    for key, example in (("every", 4), ("start", 0)):
-        given = getattr(sync, key)
-        if wanted and given is None:
-            yield Problem(f"sync.{key}", "local_sgd needs one", f"Set sync.{key}={example}")
-        elif not wanted and given is not None:
-            what = f"{given} has no effect under sync={sync.policy.value}"
-            yield Problem(f"sync.{key}", what, "Use sync=local_sgd")
-    if not wanted:
-        return
-    if config.hardware.parallel is not Parallel.ddp:
-        what = f"local_sgd needs a whole model on every process; {config.hardware.parallel.value} shards it"
-        yield Problem("sync", what, "Use hardware.parallel=ddp, or sync=accumulate")
-    if config.precision.name is PrecisionName.fp16:
-        what = "fp16 would look for overflows in each process's own gradient, and local_sgd does not share them"
-        yield Problem("precision", what, "Use precision=bf16, or sync=accumulate")
-    if config.compress.name is not CompressName.none:
-        what = f"{config.compress.name.value} compresses a window's gradient, and local_sgd sends weights"
-        yield Problem("compress", what, "Use compress=none, or sync=accumulate")
-
-
-def _of_buckets(config: Config) -> Iterator[Problem]:
-    """sync.bucket_mb: only DDP has buckets that can be set."""
-    other = config.hardware.parallel.value if config.hardware.parallel is not Parallel.ddp else ""
-    other = other or ("seeding=bitwise" if config.seeding.mode is SeedingMode.bitwise else "")
-    other = other or (f"precision.weights={config.precision.weights.value}" if config.precision.weights else "")
-    other = other or ("compress=powersgd" if config.compress.name is CompressName.powersgd else "")
-    if other:
-        what = f"{config.sync.bucket_mb:g} has no effect under {other}, which divides the gradient itself"
-        yield Problem("sync.bucket_mb", what, "Leave it out")
-
-
-def _of_compression(config: Config) -> Iterator[Problem]:
-    """compress=...: its own keys, and what it cannot be joined with."""
-    compress, name, policy = config.compress, config.compress.name, config.sync.policy
-    low_rank = name is CompressName.powersgd
-    for key, example in (("rank", 4), ("start", 0)):
-        given = getattr(compress, key)
-        if low_rank and given is None:
-            yield Problem(f"compress.{key}", "powersgd needs one", f"Set compress.{key}={example}")
-        elif not low_rank and given is not None:
-            what = f"{given} has no effect under compress={name.value}"
-            yield Problem(f"compress.{key}", what, "Use compress=powersgd")
-    if name is CompressName.none:
-        return
-    if not policy.reduces_once and policy is not SyncPolicy.local_sgd:  # which is named by its own demands
-        what = f"{name.value} compresses a window's whole gradient, and {policy.value} reduces it in parts"
-        yield Problem("compress", what, "Use sync=accumulate, or compress=none")
-    if config.hardware.parallel is not Parallel.ddp:
-        what = f"{name.value} is for whole gradients; {config.hardware.parallel.value} shards them"
-        yield Problem("compress", what, "Use hardware.parallel=ddp, or compress=none")
-    if config.seeding.mode is SeedingMode.bitwise:
-        what = f"seeding=bitwise keeps every bit, and {name.value} drops some"
-        yield Problem("compress", what, "Use compress=none, or seeding=exact")
-    if config.precision.weights is not None:
-        what = f"gradients of {config.precision.weights.value} weights are sent in fp32 only"
-        yield Problem("compress", what, "Use compress=none, or precision.weights=null")
-    if low_rank and config.precision.name is PrecisionName.fp16:
-        what = "powersgd adds what one update lost to the next, and under fp16 the loss scale may change in between"
-        yield Problem("compress", what, "Use precision=bf16, or compress=bf16")
-
-
 def _of_low_weights(config: Config) -> Iterator[Problem]:
     """Their gradients are summed beside them, in fp32."""
     name, policy = config.precision.name, config.sync.policy
     if name is not PrecisionName.bf16:
         what = f"bf16 weights cannot be computed with in {name.value}"
         yield Problem("precision.weights", what, "Use precision=bf16 precision.weights=bf16")
-    if policy is not SyncPolicy.accumulate:
+    if policy is not SyncPolicy.accumulate and not config.hardware.sharded:
         what = (
             f"precision.weights=bf16 sums a window's gradients before they are reduced, which {policy.value} does not"
         )
         yield Problem("sync", what, "Use sync=accumulate")
-    parallel: str = config.hardware.parallel.value
-    if parallel != "ddp":
-        what = f"precision.weights=bf16 needs every gradient whole on every process; {parallel} shards them"
-        yield Problem("hardware.parallel", what, "Use hardware.parallel=ddp, or precision.weights=null")
 
 
 def _of_bitwise(config: Config) -> Iterator[Problem]:
@@ -250,7 +191,7 @@ def _divisibility(config: Config) -> Iterator[Problem]:
             "batch.per_device", "batch=auto derives accum from it, and it is not set", "Set batch.per_device=8"
         )
         return
-    if batch.mode is not BatchMode.auto and batch.per_device is not None:
+    if not batch.derives_accum and batch.per_device is not None:
         what = f"{batch.per_device} has no effect under batch={batch.mode.value}"
         yield Problem(
             "batch.per_device",
@@ -261,17 +202,19 @@ def _divisibility(config: Config) -> Iterator[Problem]:
         return
     if batch.mode is BatchMode.observed:
         unit, names = processes * config.accum, f"{_count(processes, 'process')} x accum {config.accum}"
-    else:
-        assert batch.per_device is not None
+    elif batch.per_device is not None:
         unit, names = processes * batch.per_device, f"{_count(processes, 'process')} x per_device {batch.per_device}"
+    else:
+        unit, names = processes, _count(processes, "process")
     if batch.size % unit:
         down = batch.size // unit * unit
         near = " or ".join(f"batch.size={n}" for n in (down, down + unit) if n)
         yield Problem(
             "batch.size", f"{batch.size} cannot be divided by {names} = {unit}", f"The nearest that can: {near}"
         )
-    elif batch.mode is BatchMode.auto and config.accum not in (1, batch.size // unit):
-        what = f"{config.accum} was given, but batch=auto derives {batch.size // unit} for {names}"
+    elif batch.derives_accum and config.accum != 1 and (batch.per_device is None or config.accum != batch.size // unit):
+        derived = "it" if batch.per_device is None else f"{batch.size // unit} for {names}"
+        what = f"{config.accum} was given, but batch={batch.mode.value} derives {derived}"
         yield Problem("accum", what, "Leave accum out, or use batch=observed")
 
 

@@ -16,6 +16,7 @@ from runner.errors import TaskError
 from runner.evaluation import Evaluation
 from runner.losses import Losses
 from runner.precision import Scaler
+from runner.retry import Retry, out_of_memory
 from runner.schedule import Schedule
 from runner.seeding import Streams
 from runner.sync import Sync
@@ -46,6 +47,12 @@ class Training:
     compiled: bool
     held: Callable[[], list[Tensor]]  # what memory holds between windows: weights, buffers, optimizer state
     every_pass: bool  # whether every micro-batch is reduced, so that all processes need as many passes
+    retry: Retry | None = None  # where a window that runs out of memory is repeated
+
+    def sent(self) -> tuple[int, int]:
+        """Collectives and their bytes so far."""
+        votes = (self.retry.collectives, self.retry.bytes) if self.retry is not None else (0, 0)
+        return self.sync.collectives + votes[0], self.sync.bytes + votes[1]
 
 
 def train(t: Training) -> int:
@@ -69,12 +76,46 @@ def train(t: Training) -> int:
 
 def update(t: Training, window: Window) -> None:
     """One window: a forward and a backward for every pass of this process, one reduction, one optimizer update."""
-    with t.losses.window(window.update, t.held):
-        _update(t, window)
+    while True:
+        if t.retry is not None:
+            window = t.retry.begin(window)
+        with t.losses.window(window.update, t.held):
+            sent = t.sent()
+            sums = _sum(t, window)
+            if sums is not None:
+                _step(t, window, sums, sent)
+                return
+        _start_over(t, window)
 
 
-def _update(t: Training, window: Window) -> None:
-    sent, sent_bytes = t.sync.collectives, t.sync.bytes
+def _sum(t: Training, window: Window) -> tuple[Tensor, Tensor] | None:
+    """The gradients of the window are summed, and its loss totals and weights. None where a process ran out of memory
+    and all are to repeat it."""
+    failed = False
+    try:
+        _passes(t, window)
+    except (RuntimeError, MemoryError) as error:
+        if t.retry is None or not out_of_memory(error):
+            raise
+        failed = True
+    if failed:  # only now: the error is gone, and with it all tensors that its frames held
+        t.sync.abandon()
+    sums = t.sync.finish()
+    return None if t.retry is not None and t.retry.needed(failed) else sums
+
+
+def _start_over(t: Training, window: Window) -> None:
+    """Forget a window that a process had no memory for; what follows is cut smaller."""
+    assert t.retry is not None
+    t.losses.forget(window)
+    for parameter in t.parameters:
+        parameter.grad = None
+    t.sync.reset()
+    t.batches.close()
+    t.batches = t.retry.smaller(window)
+
+
+def _passes(t: Training, window: Window) -> None:
     for micro in window.passes(t.rank, t.every_pass):
         before = t.sync.reductions
         batch = next(t.batches) if micro.ids else None
@@ -83,11 +124,14 @@ def _update(t: Training, window: Window) -> None:
             total, weight = t.sync.forward(batch, micro.last)
         t.sync.backward(t.scaler.scale(total), micro.last)
         t.losses.add(window, micro, total, weight, synced=t.sync.reductions > before)
-    sums = t.sync.finish()
+
+
+def _step(t: Training, window: Window, sums: tuple[Tensor, Tensor], sent: tuple[int, int]) -> None:
     lr = t.schedule.lr
     gradients = [gradient(p) for p in t.parameters]
     t.scaler.unscale()
     norm = average_and_clip(gradients, sums[1] / t.sync.averaged_over, t.clip, t.sync.norm)
+    del gradients  # an optimizer of narrower weights frees them one by one
     skipped = not apply(t, window, sums, norm)
     for parameter in t.parameters:  # of all, also of those that the optimizer does not hold
         parameter.grad = None
@@ -98,8 +142,8 @@ def _update(t: Training, window: Window) -> None:
         lr=lr,
         skipped=skipped,
         scale=t.scaler.value,
-        collectives=t.sync.collectives - sent,
-        bytes=t.sync.bytes - sent_bytes,
+        collectives=t.sent()[0] - sent[0],
+        bytes=t.sent()[1] - sent[1],
     )
 
 

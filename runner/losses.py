@@ -79,6 +79,10 @@ class Losses:
             self._micros.append(_Micro(window, micro.index, total.detach(), weight, self._last, now, synced))
         self._last = now
 
+    def forget(self, window: Window) -> None:
+        """The window is repeated: what was added for it leaves no rows."""
+        self._micros = [m for m in self._micros if m.window.update != window.update]
+
     def close(self, window: Window, sums: tuple[Tensor, Tensor], norm: Tensor, **facts: Any) -> None:
         """The window's update is done; read and write if it is time. Raises NonFiniteError."""
         mark = self._backend.mark()

@@ -23,6 +23,7 @@ from runner.window import Windows, windows_per_epoch
 
 VERSION = 1
 CARRIER_ELEMENTS = 2  # the window's loss total and weight, which travel with the gradient
+VOTE_BYTES = 4
 TREE_BUCKET_BYTES = 2**20  # of seeding=bitwise and precision.weights=bf16
 
 
@@ -91,6 +92,9 @@ class Plan(_Frozen):
     notes: tuple[str, ...]  # what this setup cannot keep the same
     data: str | None = None  # fingerprint of the training items, once they are loaded
     draws: bool | None = None  # whether the model draws random numbers in training, once the first window has shown it
+    halved: tuple[
+        tuple[int, int], ...
+    ] = ()  # (update, per_device): from where on micro-batches were smaller, for want of memory
     disturb: bool = False  # a twin: every weight starts one unit in its last place away from where it would
     config: Config
 
@@ -111,6 +115,12 @@ class Plan(_Frozen):
             "notes": self.notes + notes,
         }
         return self.model_copy(update=update)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a window that runs out of memory is repeated. A sharded model's processes meet inside every forward
+        and backward, where those that wait could not be told."""
+        return self.config.batch.mode is BatchMode.auto_memory and not self.config.hardware.sharded
 
     def windows(self) -> Windows:
         """All windows of the run. Needs the sizes."""
@@ -144,8 +154,8 @@ def _arithmetic(config: Config, sizes: Sizes | None) -> Arithmetic:
     elif batch.mode is BatchMode.observed:
         observed, per_device = batch.size, batch.size // (processes * accum)
     else:
-        assert batch.per_device is not None
-        observed, per_device = batch.size, batch.per_device
+        most = batch.size // processes  # of auto_memory, until it is chosen
+        observed, per_device = batch.size, batch.per_device or most
         accum = batch.size // (processes * per_device)
     items = sizes.items if sizes else None
     per_epoch = windows_per_epoch(items, observed, batch.remainder) if items is not None else None
@@ -196,6 +206,7 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
         return Comm(reductions=reductions, collectives=None, bytes=None)
     element = 8 if config.precision.name is PrecisionName.fp64 else 4
     gradient = (sizes.parameters + CARRIER_ELEMENTS) * element if sizes else None
+    votes = int(config.batch.mode is BatchMode.auto_memory)  # on whether a process ran out of memory
     if config.seeding.mode is SeedingMode.bitwise or config.precision.weights is not None:
         if gradient is None:
             return Comm(reductions=1, collectives=None, bytes=None, bucket_bytes=TREE_BUCKET_BYTES)
@@ -203,8 +214,8 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
         levels = arithmetic.processes.bit_length() - 1 if bitwise else 1  # of exchanges with a neighbour
         return Comm(
             reductions=1,
-            collectives=-(-gradient // TREE_BUCKET_BYTES),
-            bytes=levels * gradient,
+            collectives=-(-gradient // TREE_BUCKET_BYTES) + votes,
+            bytes=levels * gradient + votes * VOTE_BYTES,
             bucket_bytes=TREE_BUCKET_BYTES,
         )
     chooses = policy in (SyncPolicy.accumulate, SyncPolicy.local_sgd)  # the others are kept as torch does them
@@ -216,7 +227,10 @@ def _comm(config: Config, arithmetic: Arithmetic, sizes: Sizes | None) -> Comm:
     if name is not CompressName.none:  # the window's total and weight travel by themselves, in full
         collectives, size = collectives + 1, gradient // element * 2 + CARRIER_ELEMENTS * element
     return Comm(
-        reductions=reductions, collectives=reductions * collectives, bytes=reductions * size, bucket_bytes=bucket
+        reductions=reductions,
+        collectives=reductions * collectives + votes,
+        bytes=reductions * size + votes * VOTE_BYTES,
+        bucket_bytes=bucket,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,11 @@ from torch import Tensor, nn
 
 from runner.choices import PrecisionName, WeightFormat
 from runner.schema import Config
+
+
+def is_shared(tensor: Tensor) -> bool:
+    """Whether `tensor` is spread over processes (a DTensor, whose class costs a second to import)."""
+    return hasattr(tensor, "to_local")
 
 
 class Precision:
@@ -56,9 +62,15 @@ class Scaler:
     A window goes through `scale` (every loss), `unscale` (once its gradients are whole, so that all processes see the
     same ones and decide alike) and `update`. `overflow` is then 1 where a gradient is no number, else 0, and
     `value` the scale that the window was computed with; both are None without a scale, and stay on the device.
+    Where a process holds shares of the gradients only, `agree` makes of its own finding the worst of all.
     """
 
-    def __init__(self, config: Config, device: torch.device, parameters: list[nn.Parameter]):
+    def __init__(
+        self, config: Config, device: torch.device, parameters: list[nn.Parameter],
+        agree: Callable[[Tensor], Tensor] = lambda found: found,
+    ):  # fmt: skip
+        self._agree, self._parameters = agree, parameters
+        self._shared = any(is_shared(p) for p in parameters)
         self.overflow: Tensor | None = None
         self.value: Tensor | None = None
         self._one = torch.ones((), device=device)
@@ -78,9 +90,13 @@ class Scaler:
         if self._torch is None:
             return
         self.value = self._torch.scale(self._one)
+        if self._shared:
+            self._optimizer.param_groups[0]["params"] = [_share(p) for p in self._parameters]
         self._torch.unscale_(self._optimizer)
         found = self._torch._found_inf_per_device(self._optimizer).values()
-        self.overflow = torch.stack([f.reshape(()).to(self._one.device) for f in found]).amax()
+        self.overflow = self._agree(torch.stack([f.reshape(()).to(self._one.device) for f in found]).amax())
+        for one in found:
+            one.fill_(self.overflow)  # what torch lowers the scale by
 
     def update(self) -> None:
         """Lower the scale after an overflow, raise it after long enough without one."""
@@ -93,3 +109,13 @@ class Scaler:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._torch is not None:
             self._torch.load_state_dict(state)
+
+
+def _share(parameter: nn.Parameter) -> Tensor:
+    """What this process holds of a parameter, with what it holds of its gradient, in the same memory."""
+    found: Any = parameter.detach()
+    gradient: Any = parameter.grad
+    if is_shared(found):
+        found, gradient = found.to_local(), gradient.to_local()
+    found.grad = gradient
+    return found  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
 from runner.environment import capture
 from runner.errors import ConfigError, RunnerError, WorkerFailed
+from runner.launch.chosen import chosen
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.joining import common
@@ -62,6 +64,15 @@ class Runs:
 
         A failure is told here, and does not keep the sweep's other jobs from running.
         """
+        try:
+            plan = chosen(job.plan)
+        except RunnerError as error:  # there is no folder yet
+            self.exit_code = max(self.exit_code, error.exit_code)
+            self._tell(error)
+            return float("nan")
+        if plan is not job.plan:
+            job = replace(job, plan=plan)
+            self._out.print(plan.notes[-1], markup=False, highlight=False, soft_wrap=True)
         try:
             with ExitStack() as when_recorded, recorded(lambda: self._create(job)) as folder:
                 nodes = self._gather(job.plan)

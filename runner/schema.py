@@ -107,10 +107,17 @@ class CustomSchedule(Open):
 
 
 class Batch(Section):
+    """`per_device` under auto_memory: null until it is chosen."""
+
     mode: BatchMode
     size: PositiveInt
     per_device: PositiveInt | None = None
     remainder: Remainder
+
+    @property
+    def derives_accum(self) -> bool:
+        """Whether accum follows from the observed batch and the micro-batch."""
+        return self.mode in (BatchMode.auto, BatchMode.auto_memory)
 
 
 class Hardware(Section):

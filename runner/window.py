@@ -8,9 +8,9 @@ holds the same items whatever the number of processes, as long as `per_device` i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,11 @@ def windows_per_epoch(items: int, observed: int, remainder: Remainder) -> int:
     if remainder is Remainder.drop:
         return items // observed
     return -(-items // observed)
+
+
+def divisors(number: int) -> list[int]:
+    """All numbers that divide `number`, ascending."""
+    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +124,22 @@ class Windows:
                 update += 1
                 ids = order[index * self.observed : (index + 1) * self.observed]
                 yield Window(update, epoch, ids, self.per_device, self.accum, index == 0, index == per_epoch - 1)
+
+
+class Requests:
+    """(epoch, item ids) of every pass of a process that has items, from the window `first` on; made anew each time
+    they are asked for. `per_device` and `accum`, where given, cut the same windows otherwise."""
+
+    def __init__(
+        self, windows: Windows, rank: int, every_pass: bool, first: int = 1, per_device: int | None = None,
+        accum: int | None = None,
+    ):  # fmt: skip
+        self._windows, self._rank, self._every_pass, self._first = windows, rank, every_pass, first
+        self._per_device, self._accum = per_device or windows.per_device, accum or windows.accum
+
+    def __iter__(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        for window in islice(self._windows, self._first - 1, None):
+            cut = replace(window, per_device=self._per_device, accum=self._accum)
+            for micro in cut.passes(self._rank, self._every_pass):
+                if micro.ids:
+                    yield window.epoch, micro.ids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from runner.backend import Backend, to_device
 from runner.build import build
 from runner.choices import SeedingMode, SyncPolicy
 from runner.compilation import compile_call
-from runner.data import Items, Request, check_dataset, load
+from runner.data import Items, check_dataset, load
 from runner.errors import TaskError
 from runner.evaluation import Evaluation
 from runner.fingerprint import fingerprint
@@ -26,6 +26,7 @@ from runner.losses import Losses
 from runner.plan import Plan, Sizes
 from runner.precision import Precision, Scaler
 from runner.replicas import Buffers, check_alike, share, statistics_note
+from runner.retry import Batches, Retry
 from runner.rundir import RunFolder
 from runner.schedule import Schedule, make_optimizer
 from runner.seeding import Streams, seed_generators, use_deterministic_kernels
@@ -34,6 +35,7 @@ from runner.sync.blocks import checkpoint_blocks
 from runner.sync.local import local, optimizer_groups, whole_weights
 from runner.sync.tree import narrow
 from runner.task import Adopted, adopt
+from runner.window import Requests
 from runner.world import Seat, World
 
 
@@ -163,7 +165,10 @@ def prepare(
     buffers = Buffers(model)
     items = Items(experiment.data, task.collate, config.seed, "item", exact)
     floats = precision.weights if precision.casts_inputs else None
-    requests = _Requests(plan, world.rank, every_pass)
+
+    def batches(first: int = 1, per_device: int | None = None, accum: int | None = None) -> Batches:
+        requests = Requests(windows, world.rank, every_pass, first, per_device, accum)
+        return load(items, requests, config.data.workers, config.seed, backend.device, floats, world.rank)
 
     if config.activation_checkpoint:
         checkpoint_blocks(task, model)
@@ -181,12 +186,12 @@ def prepare(
     return Training(
         rank=world.rank,
         windows=windows,
-        batches=load(items, requests, config.data.workers, config.seed, backend.device, floats, world.rank),
+        batches=batches(),
         streams=streams,
         sync=sync,
         parameters=parameters,
         optimizer=optimizer,
-        scaler=Scaler(config, backend.device, parameters),
+        scaler=Scaler(config, backend.device, parameters, sync.agree),
         schedule=Schedule(optimizer, config, windows.updates),
         clip=config.optim.clip,
         nonfinite=config.nonfinite,
@@ -197,7 +202,23 @@ def prepare(
         compiled=config.compile,
         held=lambda: held(model, optimizer),
         every_pass=every_pass,
+        retry=make_retry(plan, folder, world, backend, model, batches) if plan.repeats else None,
     )
+
+
+def make_retry(
+    plan: Plan, folder: RunFolder, world: World, backend: Backend, model: nn.Module, batches: Callable[..., Batches]
+) -> Retry:
+    """What repeats a window that runs out of memory."""
+
+    def tell(note: str, update: int, per_device: int) -> None:
+        print(note)
+        if world.rank == 0:
+            add_notes(folder, (note,), halved=(*folder.read_plan().halved, (update, per_device)))
+            folder.write_status("running", note=note)
+
+    size = plan.arithmetic.per_device, plan.arithmetic.accum
+    return Retry(size, world, backend.device, model, batches, tell)
 
 
 def measured_windows(plan: Plan, backend: Backend) -> int | None:
@@ -217,19 +238,6 @@ def held(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[torch.Tenso
     return [local(t.detach()) for t in [*model.parameters(), *model.buffers(), *state]]
 
 
-class _Requests:
-    """The items of every pass of a process, window after window; made anew each time they are asked for."""
-
-    def __init__(self, plan: Plan, rank: int, every_pass: bool):
-        self._windows, self._rank, self._every_pass = plan.windows(), rank, every_pass
-
-    def __iter__(self) -> Iterator[Request]:
-        for window in self._windows:
-            for micro in window.passes(self._rank, self._every_pass):
-                if micro.ids:
-                    yield window.epoch, micro.ids
-
-
 def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, buffers: Buffers) -> None:
     """Write into the plan what the first window has shown: draws inside the model, buffers that it changed.
 
@@ -244,8 +252,14 @@ def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, b
             f"every setup with per_device={size}, which batch=auto keeps, and others where it differs",
         )
     if world.rank == 0:
-        update = {"notes": plan.notes + notes, "draws": streams.model_draws}
-        rundir.write_text(folder.plan, plan.model_copy(update=update).to_json() + "\n")
+        add_notes(folder, notes, draws=streams.model_draws)
+
+
+def add_notes(folder: RunFolder, notes: tuple[str, ...], **facts: Any) -> None:
+    """Write more notes into the plan's file, and what else was found out."""
+    plan = folder.read_plan()
+    plan = plan.model_copy(update={"notes": plan.notes + notes, **facts})
+    rundir.write_text(folder.plan, plan.to_json() + "\n")
 
 
 def _refuse_if_bitwise(plan: Plan, notes: tuple[str, ...]) -> None:

@@ -52,6 +52,14 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether `flag` is true on any rank. Waits for all of them."""
+        if self.size == 1:
+            return flag
+        vote = torch.tensor(float(flag), device=device)
+        dist.all_reduce(vote, op=dist.ReduceOp.MAX)
+        return bool(vote.item())
+
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Overwrite `tensor` by that of rank 0."""
         if self.size > 1:

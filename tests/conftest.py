@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from runner.launch.warm import warm_up
-from tests.running import Bench
+from tests.running import Bench, spread_over_two_nodes
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    what = "give the processes of every run to two nodes, in network namespaces: the same cases must hold"
+    parser.addoption("--two-nodes", action="store_true", help=what)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--two-nodes"):
+        spread_over_two_nodes()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -18,6 +18,7 @@ import torch
 from runner import data, evaluation, loop, losses, precision, schedule, seeding, window
 from runner.keys import derive
 from runner.sync import objective, tree
+from tests import policy_faults
 
 
 def plant(name: str) -> None:
@@ -199,25 +200,25 @@ def narrow_sums() -> None:
     worker.open_sync = narrowed
 
 
+def narrow_shares() -> None:
+    """Shares of the gradients of bf16 weights are summed in bf16."""
+    from runner.sync import fsdp
+
+    fsdp.keep_wide = lambda *_: None
+
+
+def overflow_of_a_share() -> None:
+    """A process that holds shares goes by what it sees in them."""
+    from runner.sync.fsdp import Fsdp
+
+    Fsdp.agree = lambda _, flag: flag
+
+
 def fixed_sizes() -> None:
     """A model is compiled for the sizes that it sees, whatever they are."""
     plain = torch.compile
     torch.compile = lambda call, dynamic: plain(call)
     loop.uncompiled = lambda wanted: nullcontext()
-
-
-def never_averaged() -> None:
-    """Processes that make their own updates never meet."""
-    from runner.sync.local_sgd import LocalSgd
-
-    LocalSgd.conclude = lambda self: None
-
-
-def evaluated_apart() -> None:
-    """Each process evaluates its own weights."""
-    from runner.sync.local_sgd import LocalSgd
-
-    LocalSgd.alike = lambda self: nullcontext()
 
 
 def tree_in_order() -> None:
@@ -291,7 +292,8 @@ FAULTS: dict[str, Callable[[], None]] = {
         mean_of_means, no_reduction, streams_by_rank, streams_by_worker, lost_tail, order_by_rank,
         same_order, schedule_by_process, schedule_by_window, eval_disturbs, eval_mode_stays, eval_mean_of_ranks, eval_alone,
         skip_alone, full_precision, tree_in_order, small_buckets,
-        overflow_alone, scale_forgotten, fixed_sizes, narrow_sums, never_averaged, evaluated_apart,
+        overflow_alone, scale_forgotten, fixed_sizes, narrow_sums, narrow_shares, overflow_of_a_share,
+        policy_faults.never_averaged, policy_faults.evaluated_apart,
         no_scatter, stand_in_counts, norm_of_a_share, scalars_apart, peak_stays,
     )
 }  # fmt: skip

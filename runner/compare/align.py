@@ -36,7 +36,8 @@ class Pair:
     @property
     def same_micro(self) -> bool:
         """Whether micro-batch i of a window holds the same items in both."""
-        return self.a.plan.arithmetic.per_device == self.b.plan.arithmetic.per_device
+        a, b = self.a.plan, self.b.plan
+        return a.arithmetic.per_device == b.arithmetic.per_device and a.halved == b.halved
 
 
 def align(a: Run, b: Run) -> Pair:

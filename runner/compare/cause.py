@@ -24,6 +24,10 @@ def by_design(pair: Pair) -> list[str]:
             f"random draws inside the model (dropout) are made for each micro-batch, and per_device is "
             f"{a.arithmetic.per_device} against {b.arithmetic.per_device}"
         )
+    if a.halved != b.halved and (a.draws, b.draws) != (False, False):
+        for run in (pair.a, pair.b):
+            for update, size in run.plan.halved:
+                found.append(f"{run.name} ran out of memory at update {update} and went on with per_device={size}")
     modes = [p.config.seeding.mode.value for p in (a, b)]
     if "fast" in modes:
         parts = [(p.arithmetic.processes, p.arithmetic.accum, p.config.data.workers) for p in (a, b)]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from runner.compare.align import Pair, align
+from runner.compare.bars import bars
 from runner.compare.columns import Array
 from runner.compare.facts import as_json, facts, setting, settings
 from runner.compare.read import Run
@@ -32,7 +33,9 @@ def write(comparison: Comparison, path: Path) -> None:
     """Write the page, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     template = (files("runner.compare") / "page.html").read_text(encoding="utf-8")
-    write_text(path, template.replace("__DATA__", embed(page_data(comparison)), 1))
+    before, after = template.split("__BARS__")
+    after = after.replace("__DATA__", embed(page_data(comparison)), 1)
+    write_text(path, before + bars(comparison.runs) + after)
 
 
 def embed(value: Any) -> str:

@@ -7,7 +7,6 @@ to the first node. Where that cannot be reached any more the folder stays, and i
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import socket
 import sys
@@ -15,8 +14,6 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
-from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -27,7 +24,8 @@ from runner.errors import ConfigError, Problem, RunnerError, WorkerFailed
 from runner.follow import CHUNK, Tail
 from runner.launch.ending import Terminated, signals_raised, undisturbed
 from runner.launch.fault import Fault, Kind, failure, waited
-from runner.launch.hardware import check_hardware, cores, gpus
+from runner.launch.hardware import check_hardware
+from runner.launch.introduction import introduction
 from runner.launch.network import interface_of
 from runner.launch.peer import Peer
 from runner.launch.ranks import GRACE, Place, Ranks
@@ -36,38 +34,9 @@ from runner.plan import Plan
 from runner.rundir import RunFolder, write_text
 from runner.schema import Node
 
-VERSIONS = ("samestep", "torch", "python", "code")  # what must be the same on all nodes
 OWN = ("node.rank", "node.wait", "rendezvous")
 DEFAULT_WAIT = Node().wait
 FIRST_LIMIT = 60.0  # seconds of silence that are put up with before the first node has said what the limit is
-
-
-def introduction(rank: int, arguments: Sequence[str]) -> dict[str, Any]:
-    """Who this node is, and what it runs."""
-    return {
-        "rank": rank,
-        "host": os.uname().nodename,
-        "arguments": sorted(arguments),
-        "samestep": _version("samestep"),
-        "torch": _version("torch"),
-        "python": ".".join(platform.python_version_tuple()[:2]),
-        "code": _code(),
-        "cores": cores(),
-        "gpus": gpus(),
-    }
-
-
-def difference(first: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """What keeps a node from taking part: another version, or other settings than the first node's; None if nothing does."""
-    for name in VERSIONS:
-        if first[name] != other.get(name):
-            what = "another version of Samestep's code" if name == "code" else f"{name} {other.get(name)}"
-            here = "" if name == "code" else f", the first node {first[name]}"
-            return f"it has {what}{here}. Install the same on all nodes"
-    if other["arguments"] and other["arguments"] != first["arguments"]:
-        mine, theirs = " ".join(first["arguments"]) or "none", " ".join(other["arguments"])
-        return f"it was started with other settings ({theirs}) than the first node ({mine}). The first node's hold for all: leave them out"
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,19 +273,3 @@ def _own_address(first: Peer) -> bytes:
     """This machine's address on the way to the first node."""
     with socket.socket(fileno=os.dup(first.connection.fileno())) as same:
         return socket.inet_aton(same.getsockname()[0])
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _code() -> str:
-    """A digest of Samestep's own source."""
-    root = Path(__file__).parents[1]
-    seen = blake2b(digest_size=8)
-    for path in sorted(root.rglob("*.py")):
-        seen.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
-    return seen.hexdigest()

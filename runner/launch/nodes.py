@@ -20,7 +20,7 @@ from runner.endpoint import endpoint
 from runner.errors import ConfigError, Problem, RunnerError, WorkerFailed
 from runner.launch.ending import undisturbed
 from runner.launch.fault import Fault, Kind, failure, waited
-from runner.launch.joining import difference, introduction
+from runner.launch.introduction import difference, introduction
 from runner.launch.network import interface_of, listen
 from runner.launch.peer import Peer
 from runner.launch.progress import Progress

@@ -87,6 +87,7 @@ def told_apart(ledger: Ledger) -> Iterator[None]:
             ledger.move(getattr(getattr(one, "_unsharded_param", None), "grad", None), WHOLE)
         plain_backward(self, *unused)
         for one in self.fsdp_params:
+            ledger.move(one.unsharded_accumulated_grad, WHOLE)  # just made, where sums are wider than the weights
             ledger.move(one.sharded_param.grad, GRADIENTS)
 
     with ExitStack() as steps:

@@ -19,11 +19,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from runner.build import build
-from runner.choices import Device, SyncPolicy
+from runner.choices import Device, PrecisionName, SyncPolicy
 from runner.data import Items
 from runner.errors import TaskError
 from runner.loop import average_and_clip, gradient
-from runner.plan import Memory, Plan
+from runner.plan import Comm, Memory, Plan
 from runner.precision import Precision
 from runner.predict.advice import fitting
 from runner.predict.ledger import ACTIVATIONS, GRADIENTS, OPTIMIZER, WEIGHTS, Ledger, told_apart
@@ -32,6 +32,7 @@ from runner.sync import Sync, open_sync
 from runner.sync.blocks import checkpoint_blocks
 from runner.sync.local import local, optimizer_groups
 from runner.sync.objective import Objective
+from runner.sync.tree import Line, narrow
 from runner.sync.whole import Whole
 from runner.task import Adopted, adopt
 from runner.world import World
@@ -40,21 +41,26 @@ _CPU = torch.device("cpu")  # where the fake tensors are said to be: a build wit
 PASSES = 2  # the first finds no gradient, the last reduces: further ones between them are as the first or the last
 
 
-def predict_with_advice(plan: Plan) -> Memory:
-    """As `predict`, and where that does not fit, what would. Raises TaskError."""
-    memory = predict(plan)
+def predicted(plan: Plan) -> Plan:
+    """The plan with its peak memory, what would fit where that does not, and what a sharded model sends. Raises TaskError."""
+    memory, comm = survey(plan)
     assert memory.peak_bytes is not None
-    if memory.capacity is None or memory.peak_bytes <= memory.capacity:
-        return memory
-    found = fitting(plan, predict)
-    if found is None:
-        return memory.model_copy(update={"advice": "no sync policy, accum or checkpointing tried would fit"})
-    typed, better = found
-    return memory.model_copy(update={"advice": f"with {typed} it would be {(better.peak_bytes or 0) / 2**30:.2f} GiB"})
+    if memory.capacity is not None and memory.peak_bytes > memory.capacity:
+        found, advice = fitting(plan, predict), "no sync policy, accum or checkpointing tried would fit"
+        if found is not None:
+            typed, better = found
+            advice = f"with {typed} it would be {(better.peak_bytes or 0) / 2**30:.2f} GiB"
+        memory = memory.model_copy(update={"advice": advice})
+    return plan.model_copy(update={"memory": memory, "comm": comm})
 
 
 def predict(plan: Plan) -> Memory:
     """The peak memory of a full window on the first device, once the optimizer has its state. Raises TaskError."""
+    return survey(plan)[0]
+
+
+def survey(plan: Plan) -> tuple[Memory, Comm]:
+    """As `predict`, and what an update of a full window sends; a sharded model's parts are known only here."""
     config = plan.config
     task = adopt(build(config.task.target, **config.task.arguments))
     data = task.train_data()
@@ -63,24 +69,37 @@ def predict(plan: Plan) -> Memory:
     ledger = Ledger()
     with _fake_world(plan.arithmetic.processes) as world, FakeTensorMode(allow_non_fake_inputs=True) as fake:
         try:
-            _window(plan, world, task, tree_map_only(Tensor, fake.from_tensor, batch), ledger)
+            sent = _window(plan, world, task, tree_map_only(Tensor, fake.from_tensor, batch), ledger)
         except RuntimeError as error:
             raise TaskError(
                 f"the memory of {task.name} cannot be predicted: its model or loss asks for values, or for an operation that has "
                 f"no shapes without them ({str(error).splitlines()[0]})"
             ) from error
-    return Memory(
+    memory = Memory(
         peak_bytes=ledger.peak,
         parts=ledger.at_peak,
         capacity=round(config.hardware.memory * 2**30) if config.hardware.memory else None,
         assumptions=tuple(_assumptions(plan)),
     )
+    return memory, _of_all_passes(plan, sent) if config.hardware.sharded else plan.comm
 
 
-def _window(plan: Plan, world: World, task: Adopted, batch: Any, ledger: Ledger) -> None:
-    """Build everything as a rank does, then one window under the ledger."""
+def _of_all_passes(plan: Plan, sent: list[tuple[int, int]]) -> Comm:
+    """What a window sends whose passes before the last are all as the first; the end of it comes after the last."""
+    first, *_, end = sent
+    passes = plan.arithmetic.accum
+    known = min(passes, PASSES)
+    collectives, size = (e + (passes - known) * f for e, f in zip(end, first, strict=True))
+    if plan.config.precision.name is PrecisionName.fp16:  # whether a share has overflowed
+        collectives, size = collectives + 1, size + 4
+    return Comm(reductions=plan.comm.reductions, collectives=collectives, bytes=size)
+
+
+def _window(plan: Plan, world: World, task: Adopted, batch: Any, ledger: Ledger) -> list[tuple[int, int]]:
+    """Build everything as a rank does, then one window under the ledger. Returns the collectives and bytes sent after each
+    pass, and in the end."""
     config = plan.config
-    precision = Precision(config.precision.name, "cpu")
+    precision = Precision(config.precision.name, "cpu", config.precision.weights)
     model = _model(task, precision.weights)
     if config.activation_checkpoint:
         checkpoint_blocks(task, model)
@@ -91,6 +110,8 @@ def _window(plan: Plan, world: World, task: Adopted, batch: Any, ledger: Ledger)
         for group in optimizer.param_groups:  # torch's default there, for parameters that are no DTensors
             if group.get("foreach", False) is None and not group.get("fused"):
                 group["foreach"] = True
+    if precision.weights != precision.sums:
+        optimizer.register_step_pre_hook(lambda *_: narrow(parameters))
     for parameter in parameters:  # the state is made here, out of the ledger's sight
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
@@ -99,16 +120,18 @@ def _window(plan: Plan, world: World, task: Adopted, batch: Any, ledger: Ledger)
     for tensors, label in (([*model.parameters(), *model.buffers()], WEIGHTS), (state, OPTIMIZER)):
         ledger.enter([local(t.detach()) for t in tensors], label)
     ledger.enter([t for t in tree_leaves(batch) if isinstance(t, Tensor)], ACTIVATIONS)
-    passes = min(plan.arithmetic.accum, PASSES)
+    passes, sent = min(plan.arithmetic.accum, PASSES), list[tuple[int, int]]()
     with told_apart(ledger), ledger:
         for number in range(1, passes + 1):
             total, _ = sync.forward(batch, number == passes)
             sync.backward(total, number == passes)
             del total
+            sent.append((sync.collectives, sync.bytes))
         _, weight = sync.finish()
         average_and_clip([gradient(p) for p in parameters], weight, config.optim.clip, sync.norm)
         optimizer.step()
         optimizer.zero_grad()
+    return [*sent, (sync.collectives, sync.bytes)]
 
 
 def _model(task: Adopted, kind: torch.dtype) -> nn.Module:
@@ -134,6 +157,10 @@ def _open(
         for parameter in model.parameters():
             if parameter.requires_grad:
                 _after_gradient(parameter, lambda p: ledger.move(p.grad, GRADIENTS))
+        if (
+            precision.weights != precision.sums
+        ):  # sums of its own, which are sent as they lie; nothing to be told but that
+            return Line(Objective(task, model, precision), 0, 1, plan.arithmetic.accum)
         if world.size > 1:
             return _Buckets(Objective(task, model, precision), config.sync.policy, ledger)
     return open_sync(plan, world, task, model, precision, _CPU, lambda: None)
@@ -166,6 +193,12 @@ class _Buckets(Whole):
     def finish(self) -> tuple[Tensor, Tensor]:
         total, weight = self._objective.take()
         return total, weight
+
+    def abandon(self) -> None:
+        """Nobody waits."""
+
+    def reset(self) -> None:
+        self._objective.take()
 
     def _into(self, piece: Tensor) -> Callable[[Tensor], None]:
         def moved(parameter: Tensor) -> None:
@@ -208,6 +241,8 @@ def _assumptions(plan: Plan) -> Iterator[str]:
     yield f"{config.precision.name.value}, {config.optim.name}, " + (
         "activation checkpointing of every block" if config.activation_checkpoint else "no activation checkpointing"
     )
+    if config.precision.weights is not None:
+        yield f"weights, gathered weights and the optimizer's state in {config.precision.weights.value}; sums of gradients in fp32"
     if a.accum > PASSES:
         yield f"accum {a.accum} as accum {PASSES}: the micro-batches between the first and the last change no peak"
     every = config.sync.policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)

@@ -45,8 +45,18 @@ class Sync(Protocol):
     def finish(self) -> tuple[Tensor, Tensor]:
         """The window's loss total and weight, summed over all micro-batches and processes."""
 
+    def abandon(self) -> None:
+        """The window's passes were broken off by an error on this process: do its part, with nothing in it, in what the
+        others still expect of this window. `finish` follows."""
+
+    def reset(self) -> None:
+        """After `finish`, on all processes: the window did not count, and starts again."""
+
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """The norm of the whole gradient, of which a process may hold a share only."""
+
+    def agree(self, flag: Tensor) -> Tensor:
+        """The largest of all processes' flags, where each has seen a share of the gradient only; else `flag`."""
 
     def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         """`function(model, batch)`, with all weights in place; without a gradient."""
@@ -69,7 +79,8 @@ def open_sync(
         from runner.sync.tree import Tree
 
         return Tree(objective, world.rank, world.size, plan.arithmetic.accum)
-    if precision.weights != precision.sums:
+    hardware, policy = plan.config.hardware, plan.config.sync.policy
+    if precision.weights != precision.sums and not hardware.sharded:
         from runner.sync.tree import Line
 
         return Line(objective, world.rank, world.size, plan.arithmetic.accum)
@@ -77,7 +88,6 @@ def open_sync(
         from runner.sync.single import Single
 
         return Single(objective)
-    hardware, policy = plan.config.hardware, plan.config.sync.policy
     if hardware.sharded:
         from runner.sync.blocks import blocks_of
         from runner.sync.fsdp import Fsdp

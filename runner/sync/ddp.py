@@ -47,14 +47,9 @@ class Ddp(Whole):
         self._averages = policy in (SyncPolicy.every_batch, SyncPolicy.backward_only)
         self.averaged_over = processes if self._averages else 1
         self._sums = torch.zeros_like(objective.carrier.detach())
-        self._ddp = DistributedDataParallel(
-            objective,
-            init_sync=False,  # the worker has shared the model, in any format
-            bucket_cap_mb=bucket_bytes / 2**20,  # of the first bucket, too, which by default has 1 MiB
-            gradient_as_bucket_view=True,
-            **_LOCAL_BUFFERS,
-        )
-        self._ddp.register_comm_hook(None, self._reduce)
+        self._bucket_bytes = bucket_bytes
+        self._begun = False  # whether a window's last backward has
+        self._ddp = self._wrapped()
 
     def forward(self, batch: Any, last: bool) -> tuple[Tensor, Tensor | float]:
         self._objective.carrying = self.averaged_over if last or self._averages else 0
@@ -64,6 +59,8 @@ class Ddp(Whole):
             return self._ddp(batch)  # type: ignore[no-any-return]
 
     def backward(self, total: Tensor, last: bool) -> None:
+        if last:
+            self._wire.works, self._begun = [], True
         with _explained(), self._unsynced(not last and self._policy in (SyncPolicy.no_sync, SyncPolicy.backward_only)):
             total.backward()  # type: ignore[no-untyped-call]
         if self._objective.carrying:
@@ -83,7 +80,39 @@ class Ddp(Whole):
         self._wire.close()
         total, weight = self._sums.clone()
         self._sums.zero_()
+        self._begun = False
         return total, weight
+
+    def abandon(self) -> None:
+        """Where the last backward has not begun, a pass without items does what is expected. One that broke off has sent
+        its first buckets, and the others wait for the rest."""
+        self._objective.take()
+        if not self._begun:
+            self.backward(self.forward(None, True)[0], True)
+            return
+        for work in self._wire.works:
+            work.wait()
+        for bucket in self._ddp.reducer._get_zeros_like_grad_buckets()[len(self._wire.works) :]:
+            dist.all_reduce(bucket.buffer())
+
+    def reset(self) -> None:
+        """A reducer that was broken off never recovers, and buckets must be the same everywhere: all make new ones."""
+        self._objective.take()
+        self._objective.carrier.grad = None
+        self._wire.works = []
+        del self._ddp  # first, with its buckets
+        self._ddp = self._wrapped()
+
+    def _wrapped(self) -> DistributedDataParallel:
+        made = DistributedDataParallel(
+            self._objective,
+            init_sync=False,  # the worker has shared the model, in any format
+            bucket_cap_mb=self._bucket_bytes / 2**20,  # of the first bucket, too, which by default has 1 MiB
+            gradient_as_bucket_view=True,
+            **_LOCAL_BUFFERS,
+        )
+        made.register_comm_hook(None, self._reduce)
+        return made
 
     @property
     def collectives(self) -> int:

@@ -19,12 +19,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import DefaultAllGather, DefaultReduceScatter
 
 from runner.choices import SyncPolicy
-from runner.sync.local import is_shared, local, norm_of
+from runner.precision import is_shared
+from runner.sync.local import local, norm_of
 from runner.sync.objective import Objective
+from runner.sync.shares import Beside, keep_wide
 from runner.world import World
 
 
@@ -59,11 +61,17 @@ class Fsdp:
         self._scalars = [p for p in scalars if p.requires_grad]
         for parameter in (apart := [objective.carrier, *scalars]):
             parameter.data = parameter.data.to(device)
+        wide = objective.carrier.dtype
+        narrow = any(p.is_floating_point() and p.dtype != wide for p in objective.model.parameters())
+        self._beside = Beside(self._scalars, wide) if narrow else None
+        reduced = MixedPrecisionPolicy(reduce_dtype=wide) if narrow else MixedPrecisionPolicy()
         self._root = _Root(objective)
         mesh = world.mesh(device.type, copy_size)
         for module in [*blocks, self._root]:
-            self._control = fully_shard(module, mesh=mesh, ignored_params=set(apart))  # in the end, that of the root
-            self._prepare(self._control)
+            self._control = fully_shard(module, mesh=mesh, ignored_params=set(apart), mp_policy=reduced)
+            if narrow:
+                keep_wide(self._control, wide)
+            self._prepare(self._control)  # in the end, that of the root
 
     @property
     def collectives(self) -> int:
@@ -90,17 +98,31 @@ class Fsdp:
             self._control.set_requires_all_reduce(last)
         total.backward()  # type: ignore[no-untyped-call]
 
+    def abandon(self) -> None:
+        raise NotImplementedError("a sharded model's processes meet inside every forward and backward")
+
+    def reset(self) -> None:
+        self._objective.take()
+
     def finish(self) -> tuple[Tensor, Tensor]:
         """One small reduction brings the window's sums, and the gradients of the parameters that every process holds."""
         sums = self._objective.take()
-        own = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._scalars]
-        values = torch.stack([*sums, *own]).to(torch.float64)
+        values = torch.stack([*sums, *self._own()]).to(torch.float64)
         dist.all_reduce(values)
         self._sent.add(values, reduces=True)
         for parameter, value in zip(self._scalars, values[2:], strict=True):
-            parameter.grad = value.to(parameter.dtype)
+            if self._beside is not None:
+                parameter.summed = value.to(sums.dtype)  # type: ignore[attr-defined]
+            else:
+                parameter.grad = value.to(parameter.dtype)
         total, weight = values[:2].to(sums.dtype)
         return total, weight
+
+    def _own(self) -> list[Tensor]:
+        """This process's gradients of parameters that all hold."""
+        if self._beside is not None:
+            return self._beside.take()
+        return [p.grad if p.grad is not None else torch.zeros_like(p) for p in self._scalars]
 
     def norm(self, gradients: list[Tensor]) -> Tensor:
         """Every process gets the same bits, so all decide alike by it."""
@@ -112,6 +134,11 @@ class Fsdp:
         if whole := [g for g in gradients if not is_shared(g)]:
             square = square + norm_of(whole).to(torch.float64) ** 2
         return square.sqrt().to(gradients[0].dtype)
+
+    def agree(self, flag: Tensor) -> Tensor:
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        self._sent.add(flag, reduces=False)
+        return flag
 
     def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         try:

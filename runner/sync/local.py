@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-
-def is_shared(tensor: Tensor) -> bool:
-    """Whether `tensor` is spread over processes (a DTensor, whose class costs a second to import)."""
-    return hasattr(tensor, "to_local")
+from runner.precision import is_shared
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -74,11 +74,20 @@ class LocalSgd(Whole):
         elif not self._idle:
             total.backward()  # type: ignore[no-untyped-call]
 
+    def abandon(self) -> None:
+        raise AssertionError(
+            "a window that ran out of memory is repeated under batch=auto_memory only, which is refused"
+        )
+
+    def reset(self) -> None:
+        self.abandon()
+
     def finish(self) -> tuple[Tensor, Tensor]:
         if self._exact:
             sums = self._exact.finish()
             self._exact_left -= 1
             return sums
+        self._wire.close()
         own = self._objective.take()
         gradients = [p.grad for p in self._parameters if p.grad is not None and not p.grad.is_sparse]
         square = norm_of(gradients).to(torch.float64) ** 2 if gradients else own.new_zeros((), dtype=torch.float64)

@@ -92,7 +92,16 @@ class PowerSgd(Whole):
             work.wait()
             self._exchange()
 
+    def abandon(self) -> None:
+        raise AssertionError(
+            "a window that ran out of memory is repeated under batch=auto_memory only, which is refused"
+        )
+
+    def reset(self) -> None:
+        self.abandon()
+
     def finish(self) -> tuple[Tensor, Tensor]:
+        self._wire.close()
         total, weight = self._sums
         return total, weight
 

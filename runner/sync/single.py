@@ -27,6 +27,12 @@ class Single(Whole):
     def backward(self, total: Tensor, last: bool) -> None:
         total.backward()  # type: ignore[no-untyped-call]
 
+    def abandon(self) -> None:
+        """Nobody waits."""
+
+    def reset(self) -> None:
+        self._objective.take()
+
     def finish(self) -> tuple[Tensor, Tensor]:
         total, weight = self._objective.take()
         return total, weight

@@ -66,6 +66,7 @@ class Tree(Whole):
         self._sender = _Sender(objective.carrier.device) if processes > 1 else None
         self._missing: list[int] = []  # parameters that each bucket still waits for; empty: nothing is sent now
         self._sent = 0
+        self._sending = False  # from a window's last backward until it is finished
         if processes > 1 or self._narrow:
             for index, p in enumerate(self._parameters):
                 p.register_post_accumulate_grad_hook(lambda _, index=index: self._arrived(index))  # type: ignore[no-untyped-call]
@@ -84,7 +85,7 @@ class Tree(Whole):
 
     def backward(self, total: Tensor, last: bool) -> None:
         if last and self._sender is not None:
-            self._missing, self._sent = list(self._buckets.parameters), 0
+            self._missing, self._sent, self._sending = list(self._buckets.parameters), 0, True
         if total.requires_grad:  # a process without items has nothing to compute
             total.backward()  # type: ignore[no-untyped-call]
         if not last:
@@ -93,9 +94,21 @@ class Tree(Whole):
         self._missing = []
         self._send(len(self._buckets.slices) if self._sender is not None else 0)
 
+    def abandon(self) -> None:
+        self._leaf = self._leaf or self._fresh()
+        if self._sender is not None:
+            if not self._sending:
+                self._sent = 0
+            self._missing = []
+            self._send(len(self._buckets.slices))
+
+    def reset(self) -> None:
+        self._objective.take()
+
     def finish(self) -> tuple[Tensor, Tensor]:
         leaf, self._leaf = self._leaf, None
         assert leaf is not None, "no micro-batch of the window was passed"
+        self._sending = False
         if self._sender is not None:
             self._sender.wait()
         else:

@@ -20,6 +20,9 @@ class Whole:
     def norm(self, gradients: list[Tensor]) -> Tensor:
         return norm_of(gradients)
 
+    def agree(self, flag: Tensor) -> Tensor:
+        return flag
+
     def call(self, function: Callable[[nn.Module, Any], Any], batch: Any) -> Any:
         return function(self._objective.model, batch)
 

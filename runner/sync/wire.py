@@ -35,6 +35,7 @@ class Wire:
         self._scale: Tensor | None = None
         self._largest: Tensor | None = None
         self._seen: list[Tensor] = []
+        self.works: list[Any] = []  # of the window's last backward, in the order of its buckets
 
     def send(self, buffer: Tensor) -> torch.futures.Future[Tensor]:
         """`buffer`, summed over all processes, once they have sent theirs."""
@@ -64,6 +65,7 @@ class Wire:
 
     def close(self) -> None:
         """A window is over: choose the scale of the next one by the sums, which are the same on all processes."""
+        self.works = []  # they hold the buckets, which DDP makes anew after the first window
         if not self._seen:
             return
         top, self._seen = torch.stack(self._seen).amax(), []
@@ -76,7 +78,9 @@ class Wire:
         """Sum a few `values` in place, in their own format. Returns what to wait for."""
         self.collectives += 1
         self.bytes += values.numel() * values.element_size()
-        return dist.all_reduce(values, async_op=True)
+        work = dist.all_reduce(values, async_op=True)
+        self.works.append(work)
+        return work
 
     def _sum(self, values: Tensor, then: Callable[[Any], Tensor]) -> torch.futures.Future[Tensor]:
         reduced = self.tell(values).get_future().then(then)

@@ -79,17 +79,15 @@ def test_one_node_sends_nothing_through_a_link(bench: Bench) -> None:
 
 
 def test_a_simulated_link_is_as_slow_and_counts_the_same(bench: Bench) -> None:
-    settings = ("hardware=2node", "accum=2", "batch.size=16", "budget.updates=6", "precision=fp64", "sync=every_batch")
+    settings = ("hardware=2node", "accum=2", "batch.size=16", "budget.updates=4", "precision=fp64", "sync=every_batch")
     plain = bench.run("Text", MANY, *settings[1:], "hardware=2cpu")
-    late = bench.run("Text", MANY, *settings, "link=350mbit", "link.simulate=true", "link.delay=30")
+    late = bench.run("Text", MANY, *settings, "link=350mbit", "link.simulate=true", "link.delay=100")
     assert parting(plain, late, 0.0) is None
     assert late.column("bytes") == plain.column("bytes")
     assert late.column("collectives") == plain.column("collectives")
     collectives = late.column("collectives")[2]
-    assert min(late.column("seconds")[2:5]) >= collectives * 2 * 0.030
-    assert min(plain.column("seconds")[2:5]) < collectives * 2 * 0.030, (
-        "the control: it is the link that takes the time"
-    )
+    assert min(late.column("seconds")[1:]) >= collectives * 2 * 0.100
+    assert min(plain.column("seconds")[1:]) < collectives * 2 * 0.100, "the control: it is the link that takes the time"
 
 
 @needs_nodes

@@ -85,6 +85,22 @@ def test_overflows_control(bench: Bench) -> None:
     assert not (run.folder.logs / "watched-1.jsonl").exists()
 
 
+@pytest.mark.parametrize("policy", ["accumulate", "every_batch"])
+@pytest.mark.parametrize("place", [0, 1])
+def test_overflows_of_a_share_are_agreed(bench: Bench, place: int, policy: str) -> None:
+    """Sharded, each process holds one of two weights, and the gradient of one of them overflows."""
+    values = [[HUGE * (place == 0), HUGE * (place == 1)], [0.0, 0.0]] * 8
+    settings = (*OVERFLOWING, "hardware=2cpu", "hardware.parallel=fsdp", f"sync={policy}")
+    run = bench.run("Vector", {"values": values}, *settings)
+    assert run.column("scale") == SCALES
+    assert run.column("skipped") == SKIPPED
+    if (place, policy) == (1, "accumulate"):  # the control: one leaves the update out, the other stops
+        failed = bench.fail(
+            "Vector", {"values": values, "fault": "overflow_of_a_share"}, *settings, "hardware.timeout=5"
+        )
+        assert failed.folder.read_status()["state"] == "failed"
+
+
 def test_a_loss_that_is_no_number_is_no_overflow(bench: Bench) -> None:
     """`nonfinite=stop` stops for it, as in every format; with `skip` it is left out."""
     values = {"values": [1.0] * 6, "nan": [3]}

@@ -45,6 +45,32 @@ def test_sums_control(bench: Bench, processes: int, accum: int) -> None:
     assert run.column("grad_norm") != [64.75, 64.75]
 
 
+SHARDED = [
+    (2, 2, "accumulate", ("hardware.parallel=fsdp",)),
+    (2, 2, "every_batch", ("hardware.parallel=fsdp",)),
+    (4, 1, "accumulate_local", ("hardware.parallel=hsdp", "hardware.shard=2")),
+]
+
+
+@pytest.mark.parametrize(("processes", "accum", "policy", "parallel"), SHARDED)
+def test_sharded_sums_have_32_bits(
+    bench: Bench, processes: int, accum: int, policy: str, parallel: tuple[str, ...]
+) -> None:
+    """The same, of a parameter that is cut and of one that cannot be; the weights stay of 16 bits."""
+    run = summed(bench, processes, accum, f"sync.policy={policy}", *parallel)
+    assert run.column("grad_norm") == [64.75, 64.75]
+    values = [[v, 0.0] for v in VALUES]
+    settings = (*BF16, "data.shuffle=false", "batch.size=4", "optim.lr=0", cpus(processes), f"accum={accum}")
+    cut = bench.run("Vector", {"values": values}, *settings, f"sync.policy={policy}", *parallel)
+    assert cut.column("grad_norm") == [64.75]
+    assert cut.weights["w"].dtype is torch.bfloat16
+    if policy == "every_batch":  # the control: micro-batches added up in 16 bits
+        wrong = bench.run(
+            "Vector", {"values": values, "fault": "narrow_shares"}, *settings, "sync.policy=every_batch", *parallel
+        )
+        assert wrong.column("grad_norm") != [64.75]
+
+
 LEARNING = ("optim=adamw", "optim.lr=0.003", "optim.clip=1.0", "batch.size=16", "budget.updates=20")
 
 
@@ -54,6 +80,12 @@ def test_a_model_learns(bench: Bench) -> None:
         bench.run("Text", {"items": 85}, *LEARNING, *BF16, cpus(p), f"accum={6 // p}", "batch.size=18") for p in (1, 3)
     ]
     assert runs[0].column("loss")[:5] == pytest.approx(runs[1].column("loss")[:5], rel=0.01)
+    shares = bench.run(
+        "Text", {"items": 85, "depth": 2}, *LEARNING, *BF16, cpus(2), "accum=3", "batch.size=18", "hardware.parallel=fsdp", "sync=every_batch",
+    )  # fmt: skip
+    whole = bench.run("Text", {"items": 85, "depth": 2}, *LEARNING, *BF16, cpus(2), "accum=3", "batch.size=18")
+    assert shares.column("loss")[:5] == pytest.approx(whole.column("loss")[:5], rel=0.01)
+    assert {w.dtype for w in shares.weights.values()} == {torch.bfloat16}
     half = bench.run("Text", {"items": 85}, *LEARNING, *BF16, "accum=8")
     assert half.column("loss") == pytest.approx(full.column("loss"), rel=0.03)
     assert half.column("grad_norm")[:5] == pytest.approx(full.column("grad_norm")[:5], rel=0.05)

@@ -96,7 +96,7 @@ def test_a_node_that_does_not_fit_is_told_why(
 
 
 def test_an_other_version_is_refused() -> None:
-    from runner.launch.joining import difference, introduction
+    from runner.launch.introduction import difference, introduction
 
     first = introduction(0, ["seed=1"])
     assert difference(first, introduction(1, [])) is None

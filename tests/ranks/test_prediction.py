@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from runner.build import build
+from runner.errors import ConfigError
+from runner.launch.chosen import chosen
 from runner.plan import Plan
 from runner.predict.advice import fitting
-from runner.predict.memory import predict, predict_with_advice
+from runner.predict.memory import predict, predicted, survey
 from tests.running import Bench, plan_of
 
 pytestmark = pytest.mark.ranks
 
 WITHIN = 0.05
 WIDE = ("tests.probe_memory.Wide", {"width": 256, "depth": 8, "items": 400})
+LONG = ("tests.probe_memory.Wide", {"width": 256, "depth": 16, "items": 400})
 DEEP = ("tests.probe_memory.Deep", {"width": 128, "depth": 6, "items": 400})
 FSDP, HSDP = ("hardware.parallel=fsdp",), ("hardware.parallel=hsdp", "hardware.shard=2")
+LOW = ("precision=bf16", 'precision.weights="bf16"')
 CHECKPOINTS = ("activation_checkpoint=true",)
 
 
@@ -38,13 +43,35 @@ def setting(processes: int, accum: int, policy: str, *rest: str) -> tuple[str, .
         (DEEP, setting(2, 4, "accumulate", "optim=adamw", *FSDP)),
         (DEEP, setting(4, 2, "every_batch", "optim=adamw", *FSDP, *CHECKPOINTS)),
         (DEEP, setting(4, 2, "accumulate_local", "optim=adamw", *HSDP)),
+        (WIDE, setting(2, 4, "accumulate", "optim=adamw", *LOW)),
+        (LONG, setting(2, 4, "every_batch", "optim=adamw", *LOW, *FSDP)),
+        (LONG, setting(2, 4, "accumulate", "optim=adamw", *LOW, *FSDP)),
     ],
 )  # fmt: skip
 def test_as_measured(bench: Bench, task: tuple[str, dict[str, int]], settings: tuple[str, ...]) -> None:
     run = bench.run(*task, *settings)
-    predicted = predict(plan_of(*task, *settings))
-    assert predicted.peak_bytes == pytest.approx(max(run.column("peak_memory")), rel=WITHIN)
-    assert sum(predicted.parts.values()) == predicted.peak_bytes
+    plan = plan_of(*task, *settings)
+    memory, comm = survey(plan)
+    assert memory.peak_bytes == pytest.approx(max(run.column("peak_memory")), rel=WITHIN)
+    assert sum(memory.parts.values()) == memory.peak_bytes
+    if plan.config.hardware.sharded:
+        assert [comm.collectives] * 3 == run.column("collectives")
+        assert [comm.bytes] * 3 == run.column("bytes")
+        assert comm.reductions == plan.arithmetic.accum * (len({*run.column("synced", "batches")}) == 1) or 1
+
+
+def test_what_is_sent_control(bench: Bench) -> None:
+    """Another policy, another way of sharding, one micro-batch more: other counts."""
+    run = bench.run(*DEEP, *setting(2, 4, "accumulate", "optim=adamw", *FSDP))
+    sent = run.column("collectives")[0], run.column("bytes")[0]
+    for other in (
+        setting(2, 4, "every_batch", *FSDP),
+        setting(2, 5, "accumulate", *FSDP),
+        setting(4, 4, "accumulate", *HSDP),
+    ):
+        comm = survey(plan_of(*DEEP, *other))[1]
+        assert comm.collectives != sent[0]
+        assert comm.bytes != sent[1]
 
 
 @pytest.mark.parametrize(
@@ -78,9 +105,9 @@ def test_fits_or_not() -> None:
     settings = setting(2, 4, "accumulate", "optim=adamw", *FSDP)
     need = predict(on_devices(1.0, *settings)).peak_bytes
     assert need is not None
-    assert predict_with_advice(on_devices(need * 1.01 / 2**30, *settings)).advice is None
+    assert predicted(on_devices(need * 1.01 / 2**30, *settings)).advice is None
     tight = on_devices(need * 0.95 / 2**30, *settings)
-    told = predict_with_advice(tight)
+    told = predicted(tight)
     assert told.capacity is not None
     assert told.capacity < need
     assert told.advice is not None
@@ -90,8 +117,45 @@ def test_fits_or_not() -> None:
     typed, memory = found
     again = predict(on_devices(need * 0.95 / 2**30, *setting(2, 4, "every_batch", "optim=adamw", *FSDP)))
     assert (typed, memory.peak_bytes) == ("sync=every_batch", again.peak_bytes)
-    hopeless = predict_with_advice(on_devices(1e-6, *settings))
+    hopeless = predicted(on_devices(1e-6, *settings))
     assert hopeless.advice == "no sync policy, accum or checkpointing tried would fit"
+
+
+def test_the_choice_before_a_run() -> None:
+    """Made in a process beside this one, as for a run; the peak of what was chosen fits, that of the next size does not."""
+    small = ("tests.probe_memory.Deep", {"width": 64, "depth": 1, "items": 400})
+
+    def peak(per_device: int) -> int:
+        made = plan_of(*small, "batch=auto", "batch.size=64", "hardware=2cpu", f"batch.per_device={per_device}")
+        return predict(made).peak_bytes or 0
+
+    def among(room: float) -> Plan:
+        memory = f"hardware.memory={room / 2**30}"
+        return chosen(plan_of(*small, "batch=auto_memory", "batch.size=64", "hardware=2cpu", memory))
+
+    made = among((peak(4) + peak(8)) / 2)
+    assert (made.arithmetic.per_device, made.arithmetic.accum, made.arithmetic.observed) == (4, 8, 64)
+    assert made.memory.peak_bytes == peak(4)
+    with pytest.raises(ConfigError, match="a single item on each device would need"):
+        among(peak(1) / 2)
+
+
+@pytest.mark.parametrize("task", [WIDE, DEEP])
+def test_accumulation_adds_a_share_at_most(task: tuple[str, dict[str, int]]) -> None:
+    """S1. At accum 1 a window's forward finds no gradient; later ones find the sum so far, which has to be somewhere: a
+    process's share of it, and for a moment the part's own that is added. So that is the bound, whatever the accum."""
+    peaks = {}
+    for policy in ("every_batch", "accumulate"):
+        for accum in (1, 2, 16):
+            plan = plan_of(*task, *setting(4, accum, policy, *FSDP))
+            peaks[policy, accum] = predict(plan).peak_bytes or 0
+    parameters = sum(p.numel() for p in build(task[0], **task[1]).model().parameters())
+    share = parameters * 4 // 4
+    part = share // task[1]["depth"]
+    one, two, sixteen = (peaks["every_batch", n] for n in (1, 2, 16))
+    assert two == sixteen
+    assert 0 <= sixteen - one <= share + 2 * part
+    assert peaks["accumulate", 16] - peaks["accumulate", 1] > share + 2 * part, "the control: the whole gradient"
 
 
 def test_mixtral_on_eight_devices() -> None:
@@ -107,4 +171,4 @@ def test_mixtral_on_eight_devices() -> None:
 
     one, two, sixteen = gib("accum=1"), gib("accum=2", "sync=no_sync"), gib()
     assert [fits for _, fits in (one, two, sixteen)] == [True, False, True]
-    assert sixteen[0] == pytest.approx(one[0], rel=0.04)
+    assert sixteen[0] == pytest.approx(one[0], rel=0.03)

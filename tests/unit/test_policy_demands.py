@@ -26,7 +26,7 @@ def plan(*settings: str) -> Plan:
 
 def _as_value(setting: str) -> str:
     group, _, choice = setting.partition("=")
-    inner = {"sync": "policy", "compress": "name", "precision": "name", "seeding": "mode"}.get(group)
+    inner = {"sync": "policy", "compress": "name", "precision": "name", "seeding": "mode", "batch": "mode"}.get(group)
     return f"{group}.{inner}={choice}" if inner else setting
 
 
@@ -47,6 +47,8 @@ def _as_value(setting: str) -> str:
         (("compress=bf16", "hardware.parallel=fsdp"), "compress", "shards them"),
         (("compress=bf16", "precision=bf16", "precision.weights=bf16"), "compress", "sent in fp32 only"),
         ((*LOW, "precision=fp16"), "compress", "the loss scale may change"),
+        ((*LOCAL, "batch=auto_memory"), "sync", "repeats a window"),
+        (("compress=bf16", "batch=auto_memory"), "compress", "sent parts of them"),
         (("sync.bucket_mb=4", "hardware.parallel=fsdp"), "sync.bucket_mb", "has no effect"),
         (("sync.bucket_mb=4", "seeding=bitwise"), "sync.bucket_mb", "has no effect"),
         ((*LOW, "sync.bucket_mb=4"), "sync.bucket_mb", "has no effect"),
