@@ -1,12 +1,14 @@
 """References: what a recipe's run looked like where somebody kept it, small enough to lie beside the recipe.
 
 `NAME.reference.json` holds one entry for each experiment that was kept: the plan, the columns that verdicts are made from,
-the evaluations, and the tolerance that the run's twin had measured, if there was one. As a `Run` it is compared like any other.
+the evaluations, the tolerance that the run's twins had measured, if there were any, and what it was made with. As a `Run` it is
+compared like any other.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,12 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from runner.compare.align import align
 from runner.compare.cause import experiment_differences
 from runner.compare.columns import Array, Columns
-from runner.compare.pairs import Verdict, compare_two
-from runner.compare.read import BATCH_COLUMNS, UPDATE_COLUMNS, LeftOut, Run, read_run
-from runner.compare.session import TWIN_ENDING
+from runner.compare.pairs import compare_two
+from runner.compare.read import BATCH_COLUMNS, UPDATE_COLUMNS, LeftOut, Run, find, read_run
+from runner.compare.session import twins_beside, yardstick
+from runner.compare.verdict import Kind
 from runner.errors import RecordError
 from runner.plan import Plan
 from runner.rundir import RunFolder, write_text
@@ -31,38 +33,55 @@ LIMIT = 5_000  # updates that are kept: a reference must stay small
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One kept run, and the distances of its twin."""
+    """One kept run, the largest distances of its twins, and what it was made with: torch's version and the processor."""
 
     run: Run
     twin: tuple[Array, Array] | None
+    made_with: str | None
 
 
-def keep(path: Path, file: Path) -> Run:
-    """Put the run at `path` into a reference file, in the place of an entry of the same experiment.
+def keep(arguments: Sequence[str], file: Path) -> list[Run]:
+    """Put runs into a reference file, each in the place of an entry of its experiment. Of several runs of one experiment
+    the first is kept, and twins count as what they are. Returns the runs that were kept.
 
     Raises RecordError for a run that cannot be read or has not finished.
     """
-    run = read_run(path)
-    if isinstance(run, LeftOut):
-        raise RecordError(f"{path}: {run.reason}")
+    paths, left_out = find(arguments)
+    read = [read_run(path) for path in paths]
+    for wrong in [*left_out, *(r for r in read if isinstance(r, LeftOut))]:
+        raise RecordError(f"{wrong.path}: {wrong.reason}")
+    runs = [r for r in read if isinstance(r, Run)]
+    whole = [r for r in runs if not r.plan.disturb] if len(runs) > 1 else runs
+    first = list({json.dumps(r.experiment, sort_keys=True, default=str): r for r in reversed(whole)}.values())[::-1]
+    entries = [_entry(run) for run in first]
+    if not entries:
+        raise RecordError(f"{', '.join(arguments)}: holds twins alone; a reference must be a finished run")
+    fresh = {e["plan"]["experiment"] for e in entries}
+    others = [e for e in _entries(file) if e["plan"]["experiment"] not in fresh] if file.exists() else []
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_text(file, json.dumps({"version": VERSION, "runs": [*others, *entries]}, allow_nan=False) + "\n")
+    return first
+
+
+def _entry(run: Run) -> dict[str, Any]:
+    path = run.folder.path
     if run.state != "finished" or run.plan.disturb:
         raise RecordError(
             f"{path}: {'is a twin' if run.plan.disturb else run.state}; a reference must be a finished run"
         )
     if run.count > LIMIT:
         raise RecordError(f"{path}: {run.count} updates are too many for a reference; keep a run of at most {LIMIT}")
-    twin = read_run(path.resolve().with_name(path.resolve().name + TWIN_ENDING))
     entry: dict[str, Any] = {
         "plan": json.loads(run.plan.to_json()),
+        "made_with": _made_with(run),
         "updates": {n: _listed(run.updates[n]) for n in UPDATE_COLUMNS},
         "evals": run.evals,
     }
-    if isinstance(twin, Run) and twin.plan.disturb:
-        pair = align(run, twin)
-        entry["twin"] = {"loss": _listed(pair.loss), "grad_norm": _listed(pair.norm)}
-    others = [e for e in _entries(file) if e["plan"]["experiment"] != run.plan.experiment] if file.exists() else []
-    write_text(file, json.dumps({"version": VERSION, "runs": [*others, entry]}, allow_nan=False) + "\n")
-    return run
+    twins = [t for t in map(read_run, twins_beside([path])) if isinstance(t, Run) and t.plan.disturb]
+    reach = yardstick([run], twins)
+    if reach is not None:
+        entry["twin"] = {"loss": _rounded(reach[0]), "grad_norm": _rounded(reach[1])}
+    return entry
 
 
 def read_references(file: Path) -> list[Reference]:
@@ -74,20 +93,38 @@ def read_references(file: Path) -> list[Reference]:
             updates: Columns = {n: _array(entry["updates"][n], n) for n in UPDATE_COLUMNS}
             twin = entry.get("twin")
             distances = (_array(twin["loss"], ""), _array(twin["grad_norm"], "")) if twin else None
-        except (KeyError, TypeError, ValueError, ValidationError) as error:
+            made_with, evals = entry.get("made_with"), entry["evals"]
+        except (AttributeError, KeyError, TypeError, ValueError, ValidationError) as error:
             raise RecordError(f"{file} is no reference of this version: {str(error).splitlines()[0]}") from None
-        run = Run(RunFolder(file), plan, {"state": "finished"}, updates, entry["evals"], name="the reference")
+        run = Run(RunFolder(file), plan, {"state": "finished"}, updates, evals, name="the reference")
         run.__dict__["batches"] = {n: np.empty(0) for n in BATCH_COLUMNS}  # not kept: they would make most of the file
-        found.append(Reference(run, distances))
+        found.append(Reference(run, distances, made_with))
     return found
 
 
-def against(references: list[Reference], run: Run) -> Verdict | list[str]:
-    """The verdict on a run against the reference of its experiment; where there is none, what differs from the first."""
+def against(references: Sequence[Reference], run: Run | LeftOut) -> tuple[Kind, str]:
+    """The verdict on a run against the reference of its experiment, and its reason; where there is none, what differs
+    from the one that is nearest to it."""
+    if isinstance(run, LeftOut):
+        return Kind.incomparable, run.reason
     for reference in references:
-        if reference.run.experiment == run.experiment:
-            return compare_two(reference.run, run, reference.twin, None)
-    return experiment_differences(references[0].run, run)
+        if reference.run.experiment != run.experiment:
+            continue
+        verdict = compare_two(reference.run, run, reference.twin, None)
+        here, where = _made_with(run), reference.made_with
+        other = verdict.kind is Kind.different and None not in (here, where) and here != where
+        return verdict.kind, verdict.reason + (f" (the reference was made with {where}, this with {here})" * other)
+    nearest = min((experiment_differences(r.run, run) for r in references), key=len)
+    return Kind.incomparable, "; ".join(nearest)
+
+
+def _made_with(run: Run) -> str | None:
+    """torch's version and the kind of processor, as the run's folder has them."""
+    try:
+        environment = json.loads(run.folder.environment.read_text())
+        return f"torch {environment['versions']['torch']} on {environment['hardware']['processor']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _entries(file: Path) -> list[dict[str, Any]]:
@@ -99,6 +136,11 @@ def _entries(file: Path) -> list[dict[str, Any]]:
         return entries
     except (ValueError, KeyError, TypeError):
         raise RecordError(f"{file} is no reference") from None
+
+
+def _rounded(distances: Array) -> list[float | str]:
+    """Distances need no more than three digits."""
+    return [float(f"{v:.3g}") if np.isfinite(v) else str(v) for v in distances.tolist()]
 
 
 def _listed(values: Array) -> Any:

@@ -60,7 +60,7 @@ def compare(arguments: Iterable[str], tolerance: float | None = None) -> Compari
     """Read and compare whatever runs the arguments name."""
     paths, left_out = find(arguments)
     with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as pool:
-        read = list(pool.map(read_run, [*paths, *_twins_beside(paths)]))
+        read = list(pool.map(read_run, [*paths, *twins_beside(paths)]))
     left_out += [r for r in read if isinstance(r, LeftOut)]
     runs = [r for r in read if isinstance(r, Run)]
     name_all(runs)
@@ -72,14 +72,15 @@ def compare(arguments: Iterable[str], tolerance: float | None = None) -> Compari
         groups[json.dumps(run.experiment, sort_keys=True, default=str)].append(run)
     verdicts = []
     for group in groups.values():
-        yardstick = _yardstick(group, twins)
-        verdicts += [compare_two(a, b, yardstick, tolerance) for a, b in combinations(group, 2)]
+        reach = yardstick(group, twins)
+        verdicts += [compare_two(a, b, reach, tolerance) for a, b in combinations(group, 2)]
     families = _families(runs)
     _settle(verdicts, families)
     return Comparison(runs, list(groups.values()), verdicts, families, left_out, twins)
 
 
-def _twins_beside(paths: Sequence[Path]) -> list[Path]:
+def twins_beside(paths: Sequence[Path]) -> list[Path]:
+    """The twins that lie beside runs and are not among them."""
     known = {p.resolve() for p in paths}
     found = dict.fromkeys(t for p in known for t in p.parent.glob(glob.escape(p.name + TWIN_ENDING) + "*"))
     return [t for t in found if t not in known and (t / "plan.json").exists()]
@@ -100,7 +101,7 @@ def _without_copies(runs: list[Run]) -> tuple[list[Run], list[LeftOut]]:
     return list(kept.values()), copies
 
 
-def _yardstick(group: list[Run], twins: list[Run]) -> tuple[Array, Array] | None:
+def yardstick(group: list[Run], twins: list[Run]) -> tuple[Array, Array] | None:
     """The largest distances of any twin from its run, update by update."""
     found: list[Pair] = []
     for twin in twins:
