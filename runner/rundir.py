@@ -139,10 +139,15 @@ def hindrance(folder: Path) -> str | None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by `text`, whole or not at all."""
+    """Replace a file by `text`, whole or not at all. Raises RecordError."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file by `content`, whole or not at all. Raises RecordError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text)
+        beside.write_bytes(content)
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)

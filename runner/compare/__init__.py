@@ -8,7 +8,8 @@ cause.py    the first thing in the log that explains a difference
 pairs.py    the verdict on two runs, with its reason
 outcome.py  several seeds on both sides: a test of the outcome
 session.py  everything that one command compares
-facts.py    what is told beside the verdicts; table.py shows it on the terminal, report.py in a browser
+facts.py    what is told beside the verdicts; table.py shows it on the terminal, report.py in a browser, png.py in a picture
+reference.py  runs that were kept, as the references of recipes
 command.py  the command line
 
 No torch. The rule and its reasoning: docs/compare.md.

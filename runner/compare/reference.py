@@ -28,16 +28,47 @@ from runner.rundir import RunFolder, write_text
 
 VERSION = 1
 ENDING = ".reference.json"
+KEPT = ("update", "loss", "weight", "lr", "grad_norm", "items", "digest", "skipped")  # what a verdict is made from
 LIMIT = 5_000  # updates that are kept: a reference must stay small
+
+
+PLAN = ("experiment", "setup", "arithmetic", "notes", "data", "draws", "config")
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One kept run, the largest distances of its twins, and what it was made with: torch's version and the processor."""
+    """One kept run, as the file has it; the largest distances of its twins; what it was made with: torch's version and
+    the processor."""
 
-    run: Run
+    plan: dict[str, Any]
+    updates: Columns
+    evals: list[dict[str, Any]]
     twin: tuple[Array, Array] | None
     made_with: str | None
+
+    def beside(self, run: Run) -> Run:
+        """The kept run, to be compared with `run`. Raises ValidationError for a plan that no longer is one.
+
+        A reference outlives versions of this program: keys of the configuration that were added since are taken from
+        `run`, and those that are gone are left out.
+        """
+        own = json.loads(run.plan.to_json())
+        completed = {k: _completed(self.plan[k], own[k]) for k in PLAN if k in self.plan}
+        plan = Plan.model_validate_json(json.dumps({**own, **completed}))
+        kept = Run(RunFolder(run.folder.path), plan, {"state": "finished"}, self.updates, self.evals)
+        kept.name = "the reference"
+        kept.__dict__["batches"] = {n: np.empty(0) for n in BATCH_COLUMNS}  # not kept: they would make most of the file
+        kept.__dict__["weights"] = None
+        return kept
+
+
+def _completed(kept: Any, own: Any) -> Any:
+    """`kept` with the keys of `own`, where both are sections of one kind. A task's own keys stay as they are."""
+    if not (isinstance(kept, dict) and isinstance(own, dict)) or "_target_" in kept or "_target_" in own:
+        return kept
+    if kept.get("name") != own.get("name"):
+        return kept
+    return {k: _completed(kept[k], v) if k in kept else v for k, v in own.items()}
 
 
 def keep(arguments: Sequence[str], file: Path) -> list[Run]:
@@ -72,9 +103,9 @@ def _entry(run: Run) -> dict[str, Any]:
     if run.count > LIMIT:
         raise RecordError(f"{path}: {run.count} updates are too many for a reference; keep a run of at most {LIMIT}")
     entry: dict[str, Any] = {
-        "plan": json.loads(run.plan.to_json()),
+        "plan": {k: v for k, v in json.loads(run.plan.to_json()).items() if k in PLAN},
         "made_with": _made_with(run),
-        "updates": {n: _listed(run.updates[n]) for n in UPDATE_COLUMNS},
+        "updates": {n: _listed(run.updates[n]) for n in KEPT},
         "evals": run.evals,
     }
     twins = [t for t in map(read_run, twins_beside([path])) if isinstance(t, Run) and t.plan.disturb]
@@ -89,16 +120,13 @@ def read_references(file: Path) -> list[Reference]:
     found = []
     for entry in _entries(file):
         try:
-            plan = Plan.from_json(json.dumps(entry["plan"]))
-            updates: Columns = {n: _array(entry["updates"][n], n) for n in UPDATE_COLUMNS}
+            updates: Columns = {n: _array(entry["updates"][n], n) for n in KEPT}
+            updates |= {n: np.full(len(updates["update"]), np.nan) for n in UPDATE_COLUMNS if n not in KEPT}
             twin = entry.get("twin")
             distances = (_array(twin["loss"], ""), _array(twin["grad_norm"], "")) if twin else None
-            made_with, evals = entry.get("made_with"), entry["evals"]
-        except (AttributeError, KeyError, TypeError, ValueError, ValidationError) as error:
+            found.append(Reference(entry["plan"], updates, entry["evals"], distances, entry.get("made_with")))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise RecordError(f"{file} is no reference of this version: {str(error).splitlines()[0]}") from None
-        run = Run(RunFolder(file), plan, {"state": "finished"}, updates, evals, name="the reference")
-        run.__dict__["batches"] = {n: np.empty(0) for n in BATCH_COLUMNS}  # not kept: they would make most of the file
-        found.append(Reference(run, distances, made_with))
     return found
 
 
@@ -107,14 +135,18 @@ def against(references: Sequence[Reference], run: Run | LeftOut) -> tuple[Kind, 
     from the one that is nearest to it."""
     if isinstance(run, LeftOut):
         return Kind.incomparable, run.reason
-    for reference in references:
-        if reference.run.experiment != run.experiment:
+    try:
+        kept = [reference.beside(run) for reference in references]
+    except (KeyError, ValidationError) as error:
+        return Kind.incomparable, f"the reference cannot be read by this version: {str(error).splitlines()[0]}"
+    for reference, other_run in zip(references, kept, strict=True):
+        if other_run.experiment != run.experiment:
             continue
-        verdict = compare_two(reference.run, run, reference.twin, None)
+        verdict = compare_two(other_run, run, reference.twin, None)
         here, where = _made_with(run), reference.made_with
         other = verdict.kind is Kind.different and None not in (here, where) and here != where
         return verdict.kind, verdict.reason + (f" (the reference was made with {where}, this with {here})" * other)
-    nearest = min((experiment_differences(r.run, run) for r in references), key=len)
+    nearest = min((experiment_differences(other_run, run) for other_run in kept), key=len)
     return Kind.incomparable, "; ".join(nearest)
 
 
@@ -144,14 +176,19 @@ def _rounded(distances: Array) -> list[float | str]:
 
 
 def _listed(values: Array) -> Any:
-    """A column for JSON: a constant one as a single number; what is no number as text, the digest in hexadecimal."""
+    """A column for JSON: whole numbers as such, a constant as a single number, those of a count (1, 2, 3, ...) as where
+    it starts; what is no number as text, the digest in hexadecimal."""
     if values.dtype == np.uint64:
         return [f"{v:016x}" for v in values.tolist()]
-    plain = [v if np.isfinite(v) else str(v) for v in values.tolist()]
+    plain = [(int(v) if v == int(v) else v) if np.isfinite(v) else str(v) for v in values.tolist()]
+    if len(plain) > 1 and (np.diff(values) == 1).all():
+        return {"count": len(plain), "from": plain[0]}
     return {"count": len(plain), "all": plain[0]} if len(set(plain)) == 1 else plain
 
 
 def _array(values: Any, name: str) -> Array:
+    if isinstance(values, dict) and "from" in values:
+        return np.arange(int(values["count"]), dtype=float) + float(values["from"])
     if isinstance(values, dict):
         return np.full(int(values["count"]), float(values["all"]))
     if name == "digest":

@@ -193,11 +193,41 @@ def test_odd_names_are_shown_as_they_are(root: Path, name: str, capsys: pytest.C
         (["a", "--tolerance"], "--tolerance needs a value"),
         (["a", "--tolerance", "much"], "'much' is no relative distance"),
         (["a", "--tolerance=-1"], "'-1' is no relative distance"),
+        (["a", "--report", "/dev/null/x.html"], "--report: /dev/null/x.html cannot be written: Not a directory"),
+        (["a", "--report", "/proc/x.html"], "--report: /proc/x.html cannot be written: "),
+        (["a", "--png", "/dev"], "--png: /dev cannot be written: it is a folder"),
     ],
 )
 def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_picture_for_where_no_browser_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Drawn by matplotlib, in the page's colours; names are text, whatever is in them."""
+    pytest.importorskip("matplotlib")
+    (root / "b").rename(root / "_$x^$ <b> 名前")
+    assert cli.main(["compare", str(root), "--png", str(root / "new" / "curves.png")]) == 0
+    assert "png: " in capsys.readouterr().out
+    from matplotlib.colors import to_rgb
+    from matplotlib.image import imread
+
+    from runner.compare.report import COLORS
+
+    image = imread(root / "new" / "curves.png")[..., :3]
+    assert image.shape[0] > 600
+    colors = COLORS[:-1]  # the edges of letters may be as grey as the last one
+    drawn = [c for c in colors if (abs(image - to_rgb(c)).max(axis=2) < 0.01).any()]
+    assert drawn == COLORS[:2], "two runs, and no third"
+
+
+def test_a_picture_without_matplotlib_is_one_line(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert cli.main(["compare", str(root), "--png", str(root / "x.png")]) == 2
+    assert 'pip install "samestep[png]"' in capsys.readouterr().err
+    assert not (root / "x.png").exists()
 
 
 def test_one_run_is_nothing_to_compare(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
