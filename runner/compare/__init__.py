@@ -1,7 +1,8 @@
 """Run folders -> verdicts: are they the same, where do they part, and why.
 
 columns.py  the rows of a file as arrays, a block of lines at a time
-read.py     run folders: which there are, what is wrong with them, their arrays
+find.py     run folders: which ones a command names
+read.py     what is wrong with a run's folder, and its rows as arrays
 align.py    two runs on the same updates: distances, and what must be equal to the bit
 verdict.py  the rule: whether distances are what rounding does
 cause.py    the first thing in the log that explains a difference

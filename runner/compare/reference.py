@@ -18,8 +18,9 @@ from pydantic import ValidationError
 
 from runner.compare.cause import experiment_differences
 from runner.compare.columns import Array, Columns
+from runner.compare.find import find
 from runner.compare.pairs import compare_two
-from runner.compare.read import BATCH_COLUMNS, UPDATE_COLUMNS, LeftOut, Run, find, read_run
+from runner.compare.read import BATCH_COLUMNS, UPDATE_COLUMNS, LeftOut, Run, read_run
 from runner.compare.session import twins_beside, yardstick
 from runner.compare.verdict import Kind
 from runner.errors import RecordError

@@ -17,9 +17,10 @@ import numpy as np
 
 from runner.compare.align import Pair, align
 from runner.compare.columns import Array
+from runner.compare.find import find
 from runner.compare.outcome import SEEDS, Test, test_outcomes
 from runner.compare.pairs import Verdict, compare_two
-from runner.compare.read import LeftOut, Run, find, name_all, read_run
+from runner.compare.read import LeftOut, Run, name_all, read_run, shown
 from runner.compare.verdict import Kind
 
 TWIN_ENDING = "-twin"
@@ -94,7 +95,9 @@ def _without_copies(runs: list[Run]) -> tuple[list[Run], list[LeftOut]]:
         key = (run.count, run.status.get("started"), run.updates["seconds"].tobytes())
         if key in kept and kept[key].plan == run.plan:
             copies.append(
-                LeftOut(run.folder.path, f"is a copy of {kept[key].folder.path}: their clocks' readings are the same")
+                LeftOut(
+                    run.folder.path, f"is a copy of {shown(kept[key].folder.path)}: their clocks' readings are the same"
+                )
             )
         else:
             kept[(*key, len(kept)) if key in kept else key] = run
