@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,12 +17,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from runner.compare.pairs import Verdict
-from runner.compare.read import LeftOut, read_run
+from runner.compare.read import Run, read_run
 from runner.compare.reference import ENDING, against, keep, read_references
+from runner.compare.verdict import Kind
 from runner.compose.sources import RECIPES_VARIABLE, given_folders, install, recipe_folders, recipes_in
 from runner.errors import ConfigError, Problem, RecordError
-from runner.rundir import RunFolder
+from runner.rundir import RunFolder, hindrance
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +120,25 @@ def list_recipes(arguments: list[str]) -> int:
 
 
 def keep_reference(arguments: list[str]) -> int:
-    """`python -m runner keep RUN recipe=NAME [--to FOLDER] [--config-dir DIR]`"""
+    """`python -m runner keep RUN... recipe=NAME [--to FOLDER] [--config-dir DIR]`"""
     words, options = _split(arguments)
     names = [a.removeprefix("recipe=") for a in words if a.startswith("recipe=")]
-    paths = [Path(a) for a in words if not a.startswith("recipe=")]
-    if len(names) != 1 or len(paths) != 1:
-        raise ConfigError([Problem("keep", "needs a run and a recipe", "Type: python -m runner keep RUN recipe=NAME")])
+    paths = [a for a in words if not a.startswith("recipe=")]
+    if len(names) != 1 or not paths:
+        fix = "Type: python -m runner keep RUN... recipe=NAME"
+        raise ConfigError([Problem("keep", "needs a run (or a folder of runs) and a recipe", fix)])
     recipe = find(names[0], [Path(options["--config-dir"])] if "--config-dir" in options else [])
     file = recipe.reference
     if "--to" in options:
         file = Path(options["--to"]).expanduser().resolve() / file.name
-        file.parent.mkdir(parents=True, exist_ok=True)
-    elif not os.access(file.parent, os.W_OK):
+    if (why := hindrance(file.parent)) is not None:
         fix = "Choose a folder of your own: --to FOLDER"
-        raise ConfigError([Problem("keep", f"{file.parent} cannot be written to", fix)])
-    run = keep(paths[0], file)
+        raise ConfigError([Problem("keep", f"{file.parent} cannot be written to: {why}", fix)])
+    runs = keep(paths, file)
     size = file.stat().st_size
-    print(f"kept {run.count} updates of {paths[0]} as the reference of recipe={recipe.name}: {file} ({size:,} bytes)")
+    for run in runs:
+        print(f"kept {run.count} updates of {run.folder.path} as the reference of recipe={recipe.name}")
+    print(f"reference: {file} ({size:,} bytes)")
     if file.parent not in [folder.resolve() for _, folder in recipe_folders()]:
         print(f"note: it is found once {RECIPES_VARIABLE} names {file.parent}")
     return 0
@@ -162,27 +163,29 @@ def _split(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     return words, options
 
 
-def show_against_reference(name: str, folders: Sequence[RunFolder], console: Console) -> None:
-    """The verdict of every run against the reference of its recipe, if there is one."""
+def show_against_reference(name: str, folders: Sequence[RunFolder], console: Console) -> int:
+    """The verdict of every run against the reference of its recipe, if there is one. Returns the exit code that
+    follows: 0 the same or no reference, 1 a run is different, 2 one cannot be compared or the reference not be read."""
     file = reference_of(name)
     if file is None:
-        return
+        return 0
     try:
         references = read_references(file)
     except RecordError as error:
-        console.print(f"reference: {error}", markup=False, highlight=False, soft_wrap=True)
-        return
+        _say(console, f"reference: {error}")
+        return 2
+    kinds = []
     for folder in folders:
         run = read_run(folder.path)
-        if isinstance(run, LeftOut):
-            continue
-        run.name = folder.path.name
-        found = against(references, run)
-        text = (
-            f"{found.kind.value}: {found.reason}"
-            if isinstance(found, Verdict)
-            else f"not comparable: {'; '.join(found)}"
-        )
-        console.print(
-            f"{run.name} against the reference of recipe={name}: {text}", markup=False, highlight=False, soft_wrap=True
-        )
+        if isinstance(run, Run):
+            run.name = folder.path.name
+        kind, reason = against(references, run)
+        kinds.append(kind)
+        _say(console, f"{folder.path.name} against the reference of recipe={name}: {kind.value}: {reason}")
+    if Kind.different in kinds:
+        return 1
+    return 0 if all(kind.same for kind in kinds) else 2
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,13 +99,16 @@ class RunFolder:
 def create(wanted: Path, plan: Plan, config_yaml: str, overrides_yaml: str) -> RunFolder:
     """A new folder for one run at `wanted`, or right beside it where another run was faster.
 
-    The folder is claimed by creating its status file, which only one process can do.
+    The folder is claimed by creating its status file, which only one process can do. Raises RecordError.
     """
     folder = RunFolder(wanted)
-    while not _claim(folder):
-        folder = RunFolder(wanted.with_name(f"{wanted.name}-{secrets.token_hex(2)}"))
-    folder.write_status("running", pid=os.getpid(), host=os.uname().nodename, started=time.time())
-    folder.logs.mkdir()
+    try:
+        while not _claim(folder):
+            folder = RunFolder(wanted.with_name(f"{wanted.name}-{secrets.token_hex(2)}"))
+        folder.write_status("running", pid=os.getpid(), host=os.uname().nodename, started=time.time())
+        folder.logs.mkdir()
+    except OSError as error:
+        raise RecordError(f"cannot make the run's folder {folder.path}: {error.strerror}") from error
     write_text(folder.plan, plan.to_json() + "\n")
     write_text(folder.config, config_yaml)
     write_text(folder.overrides, overrides_yaml)
@@ -119,11 +124,30 @@ def _claim(folder: RunFolder) -> bool:
     return True
 
 
+def hindrance(folder: Path) -> str | None:
+    """Why nothing could be written into a folder, which may not exist yet; None where it could. It is tried, in the
+    folder that is there: permissions alone do not tell."""
+    whole = folder.absolute()
+    try:
+        with suppress(FileNotFoundError):
+            whole.stat()  # says that a name is too long, or a part of the path a file
+        there = next(f for f in (whole, *whole.parents) if f.exists())
+        Path(tempfile.mkdtemp(prefix=".samestep-", dir=there)).rmdir()
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return None
+
+
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by `text`, whole or not at all."""
+    """Replace a file by `text`, whole or not at all. Raises RecordError."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace a file by `content`, whole or not at all. Raises RecordError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text)
+        beside.write_bytes(content)
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)

@@ -64,6 +64,7 @@ class Runs:
 
         A failure is told here, and does not keep the sweep's other jobs from running.
         """
+        before = len(self._folders)
         try:
             plan = chosen(job.plan)
         except RunnerError as error:  # there is no folder yet
@@ -84,7 +85,8 @@ class Runs:
         except RunnerError as error:
             self.exit_code = 1
             self._tell(error)
-            self._say_where()
+            if len(self._folders) > before:  # or its folder could not be made
+                self._say_where()
             return float("nan")
         except (KeyboardInterrupt, Terminated) as ended:
             if job.sweep is None:
@@ -106,13 +108,22 @@ class Runs:
             show_sweep(jobs, self._out)
             show_rounds(jobs, self._out)
             self._compare(self._folders[0][0].sweep)
-        recipe = next(
-            (o.partition("=")[2] for job, _ in self._folders for o in job.overrides if o.startswith("recipe=")), None
-        )
-        if recipe is not None:
-            from runner.recipes import show_against_reference
+        self._against_references()
 
-            show_against_reference(recipe, [folder for _, folder in self._folders], self._out)
+    def _against_references(self) -> None:
+        """The verdicts on jobs against the references of their recipes, which count for the exit code; those among a
+        sweep's own jobs do not, which may differ on purpose."""
+        by_recipe: dict[str, list[RunFolder]] = {}
+        for job, folder in self._folders:
+            for name in (o.partition("=")[2] for o in job.overrides if o.startswith("recipe=")):
+                by_recipe.setdefault(name, []).append(folder)
+        if not by_recipe:
+            return
+        from runner.recipes import show_against_reference
+
+        codes = {show_against_reference(name, folders, self._out) for name, folders in by_recipe.items()}
+        if not self.exit_code:
+            self.exit_code = 1 if 1 in codes else max(codes)
 
     def _compare(self, sweep: Path) -> None:
         """The verdicts on a sweep's jobs, and their page. Whatever hinders it must not hide how the jobs went."""

@@ -51,16 +51,16 @@ def align(a: Run, b: Run) -> Pair:
         rows_a, rows_b = ({k: v[i] for k, v in r.items()} for r, i in ((rows_a, ia), (rows_b, ib)))
         ua = common
     return Pair(
-        a, b, ua, rows_a, rows_b, distance(rows_a["loss"], rows_b["loss"]),
-        distance(rows_a["grad_norm"], rows_b["grad_norm"]), missing,
+        a, b, ua, rows_a, rows_b, distance(rows_a["loss"], rows_b["loss"], small(a, "loss")),
+        distance(rows_a["grad_norm"], rows_b["grad_norm"], small(a, "grad_norm")), missing,
     )  # fmt: skip
 
 
-def distance(a: Array, b: Array) -> Array:
-    """Relative distances. Two NaN, or two equal infinities, are no distance; one alone is an infinite one."""
+def distance(a: Array, b: Array, small: float) -> Array:
+    """Relative distances, of values below `small` relative to that. Two NaN, or two equal infinities, are no distance; one alone is an infinite one."""
     with np.errstate(invalid="ignore"):
         gap = np.abs(a - b)
-        scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), small(a))
+        scale = np.maximum(np.maximum(np.abs(a), np.abs(b)), small)
         result: Array = np.divide(gap, scale, out=np.zeros_like(gap), where=gap != 0)
     if not np.isfinite(gap).all():
         bad = ~np.isfinite(gap)
@@ -69,8 +69,10 @@ def distance(a: Array, b: Array) -> Array:
     return result
 
 
-def small(values: Array) -> float:
-    first = np.abs(values[:10])
+@cache
+def small(run: Run, column: str) -> float:
+    """A hundredth of a column's first values."""
+    first = np.abs(run.updates[column][:10])
     first = first[np.isfinite(first)]
     return float(SMALL * first.mean()) if len(first) and first.any() else np.finfo(float).tiny
 
@@ -133,21 +135,31 @@ class Micros:
 def align_micros(pair: Pair) -> Micros:
     """The micro-batches of the updates that both runs have."""
     a, b = pair.a.batches, pair.b.batches
-    at = pair.a.places[1]
+    at, scale = pair.a.places[1], None
     if pair.a.places[0] != pair.b.places[0] or pair.a.count != len(pair.updates):
         key_a, key_b = (s["update"] * 2.0**20 + s["micro"] for s in (a, b))
         _, ia, ib = np.intersect1d(key_a, key_b, assume_unique=True, return_indices=True)
         a, b = ({k: v[i] for k, v in s.items()} for s, i in ((a, ia), (b, ib)))
         at = np.minimum(np.searchsorted(pair.updates, a["update"]), len(pair.updates) - 1)
+    else:
+        scale = micro_scale(pair.a)
     with np.errstate(invalid="ignore"):
-        gap = np.abs(a["loss"] - b["loss"])
-        scale = np.maximum(np.maximum(np.abs(a["loss"]), np.abs(pair.rows_a["loss"][at])), small(pair.rows_a["loss"]))
-        distances = gap / scale
-    odd = ~np.isfinite(distances)
-    if odd.any():
+        if scale is None:
+            scale = np.maximum(np.maximum(np.abs(a["loss"]), np.abs(pair.rows_a["loss"][at])), small(pair.a, "loss"))
+        distances = np.abs(a["loss"] - b["loss"]) / scale
+    if not np.isfinite(distances).all():
+        odd = ~np.isfinite(distances)
         same = (a["loss"] == b["loss"]) | (np.isnan(a["loss"]) & np.isnan(b["loss"]))
         distances[odd] = np.where(same[odd], 0.0, np.inf)
     return Micros(at, a["micro"], a["rank"], b["rank"], distances)
+
+
+@cache
+def micro_scale(run: Run) -> Array:
+    """What the distances of a run's micro-batches are relative to: their loss or their window's, the larger one."""
+    window = np.abs(run.updates["loss"][run.places[1]])
+    scale: Array = np.maximum(np.maximum(np.abs(run.batches["loss"]), window), small(run, "loss"))
+    return scale
 
 
 @cache
@@ -170,7 +182,7 @@ def unsound_log(run: Run) -> tuple[int, str] | None:
     limit = 2.0**-8 if run.plan.config.precision.name.value == "bf16" else 1e-4
     finite = np.isfinite(rows["loss"]) & np.isfinite(mean) & (weights > 0)
     wrong_weight = (weights > 0) & (np.abs(weights - rows["weight"]) > limit * weights)
-    wrong_loss = finite & (np.abs(mean - rows["loss"]) > limit * np.maximum(np.abs(mean), small(rows["loss"])))
+    wrong_loss = finite & (np.abs(mean - rows["loss"]) > limit * np.maximum(np.abs(mean), small(run, "loss")))
     wrong = wrong_weight | wrong_loss
     if not wrong.any():
         return None

@@ -28,6 +28,9 @@ BLOCK = 4 << 20  # bytes that are decoded at once: small enough for the processo
 _COLON, _COMMA, _NEWLINE, _QUOTE, _DOT, _MINUS = b':,\n".-'
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _EXACT = np.finfo(np.longdouble).nmant >= 63  # then a decimal of up to 18 digits comes out as strtod would have it
+_WHOLE = np.array([10**n for n in range(20)], dtype=np.uint64)
+_MARGIN = bytes(32)  # the widest value
+GROUP = 8  # digits that 32 bits hold
 _POWERS = np.cumprod(np.array([1] + 27 * [10], dtype=np.longdouble))  # exact: 5**27 has 63 bits
 
 
@@ -98,13 +101,16 @@ def _decode_fixed(data: bytes, wanted: tuple[str, ...]) -> Columns | None:
         keys = list(json.loads(data[: data.index(b"\n")]))
     except (ValueError, TypeError):
         return None
-    text = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(text == _NEWLINE)
+    text = np.frombuffer(b"".join((_MARGIN, data, _MARGIN)), np.uint8)  # so that a window around a value is inside
     found = np.flatnonzero(text == _COLON)
-    if not set(wanted) <= set(keys) or len(found) != len(ends) * len(keys):
+    lines = np.count_nonzero(text == _NEWLINE)
+    if not set(wanted) <= set(keys) or len(found) != lines * len(keys):
         return None
-    colons = found.reshape(len(ends), len(keys)).T  # one row for each column
-    if (colons[1:] <= colons[:-1]).any() or (colons[0][1:] < ends[:-1]).any() or not (text[ends - 1] == ord("}")).all():
+    colons = np.ascontiguousarray(found.reshape(lines, len(keys)).T)  # one row for each column
+    ends = np.append(colons[0][1:] - (len(keys[0]) + 4), len(text) - len(_MARGIN) - 1)
+    if (colons[1:] <= colons[:-1]).any() or (ends <= colons[-1]).any():
+        return None
+    if not ((text[ends] == _NEWLINE).all() and (text[ends - 1] == ord("}")).all()):
         return None
     gap = 1 if text[colons[0, 0] + 1] == ord(" ") else 0  # after colons and commas
     lengths = [len(k) for k in keys]
@@ -131,8 +137,8 @@ def _digests(text: Array, start: Array, stop: Array) -> Array | None:
     """Texts of 16 characters in quotes, as numbers."""
     if not (stop - start == 18).all():
         return None
-    chars = text[start[:, None] + np.arange(1, 17)]
-    return mix(np.ascontiguousarray(chars).view(np.uint64))
+    halves = np.ndarray((len(text) - 15,), np.dtype("V16"), text, 0, (1,))[start + 1]
+    return mix(halves.view(np.uint64).reshape(-1, 2))
 
 
 def mix(halves: Array) -> Array:
@@ -146,52 +152,79 @@ def _numbers(text: Array, start: Array, stop: Array) -> Array | None:
     """Numbers, null, booleans and quoted special values, as float64."""
     widths = stop - start
     width = int(widths.max())
-    if width > 32 or widths.min() < 1:
+    if width > len(_MARGIN) or widths.min() < 1:
         return None
-    chars = text[np.minimum(start + np.arange(width)[:, None], len(text) - 1)]  # (width, rows)
-    chars[np.arange(width)[:, None] >= widths] = 0
+    places = -(-width // GROUP) * GROUP
+    chars = _windows(text, stop - places, places)  # (places, rows): the last character of each value in the last row
+    shorter = (places - widths).astype(np.uint8)
+    chars *= np.arange(places, dtype=np.uint8)[:, None] >= shorter
     if (chars == chars[:, :1]).all():
-        return np.full(len(start), _value(chars[:, 0].tobytes().rstrip(b"\0")))
-    mantissa = np.zeros(len(start), np.int64)
-    digits = np.zeros(len(start), np.int8)
-    fraction = np.zeros(len(start), np.int8)
-    after = np.zeros(len(start), bool)
-    odd = np.zeros(len(start), bool)
-    for place in range(width):
-        char = chars[place]
-        digit = char - np.uint8(48)
-        is_digit = digit < 10
-        mantissa = np.where(is_digit, mantissa * 10 + digit, mantissa)
-        digits += is_digit & (mantissa > 0)
-        fraction += is_digit & after
-        after |= char == _DOT
-        odd |= ~is_digit & (char != _DOT) & (char != 0)
-    negative = chars[0] == _MINUS
+        return np.full(len(start), _value(chars[:, 0].tobytes().strip(b"\0")))
+    negative = chars[shorter, np.arange(len(start))] == _MINUS
     if negative.any():
-        odd &= ~negative | _has_letters(chars)
-    odd |= (digits > 18) | (fraction >= len(_POWERS))
+        chars[shorter[negative], np.flatnonzero(negative)] = 0
+    dots = chars == _DOT
+    digits = chars - np.uint8(48)
+    is_digit = digits < 10
+    odd = ~(is_digit | dots | (chars == 0)).all(axis=0) | ~is_digit.any(axis=0)
+    digits *= is_digit
+    mantissa, fraction, wide = _mantissa(digits, dots)
+    odd |= wide
     with np.errstate(all="ignore"):
-        fraction[odd] = 0
-        wide = mantissa.astype(np.longdouble) / _POWERS[fraction]
-        values = wide.astype(np.float64)
-        odd |= np.abs(wide - values) * 2 == np.spacing(values)  # rounded twice, it might come out one place off
+        if fraction.any():
+            fraction[odd] = 0
+            exact = mantissa.astype(np.longdouble) / _POWERS[fraction]
+            values = exact.astype(np.float64)
+            odd |= np.abs(exact - values) * 2 == np.spacing(values)  # rounded twice, it might come out one place off
+        else:
+            values = mantissa.astype(np.float64)
     values[negative] *= -1
     slow = np.flatnonzero(odd) if _EXACT else np.arange(len(start))
     if len(slow):
-        values[slow] = _odd_values(np.ascontiguousarray(chars[:, slow].T).view(f"S{width}").ravel())
+        values[slow] = _odd_values(text, start[slow], widths[slow])
     return values
 
 
-def _odd_values(texts: Array) -> Array:
+def _windows(text: Array, start: Array, width: int) -> Array:
+    """The `width` characters from each start on, shape (width, rows)."""
+    whole = np.ndarray((len(text) - width + 1,), np.dtype(f"V{width}"), text, 0, (1,))
+    return np.ascontiguousarray(whole[start].view(np.uint8).reshape(-1, width).T)
+
+
+def _mantissa(digits: Array, dots: Array) -> tuple[Array, Array, Array]:
+    """The number that a value's digits make without its point, how many digits stand after that, and where there are
+    too many of them. Both arrays are (places, rows), with zeros for whatever is no digit."""
+    count = digits.shape[1]
+    total, wide = np.zeros(count, np.uint64), np.zeros(count, bool)
+    for group in np.split(digits, len(digits) // GROUP):
+        part = np.zeros(count, np.int32)
+        for place in group:
+            part *= 10
+            part += place
+        wide |= total >= 10**11  # else at most 19 digits, the point's place among them, which 64 bits hold
+        total = total * np.uint64(10**GROUP) + part.astype(np.uint64)
+    fraction = np.zeros(count, np.int8)
+    for place in np.flatnonzero(dots.any(axis=1)):
+        wide |= dots[place] & (fraction > 0)
+        fraction[dots[place]] = len(digits) - 1 - place
+    if fraction.any():  # take the zero out that stands in the point's place
+        after = np.minimum(fraction, 18)
+        whole, rest = np.divmod(total, _WHOLE[after + 1])
+        pointed = (fraction > 0) & (fraction < 19)  # with more digits after the point there is nothing before it
+        total = np.where(pointed, whole * _WHOLE[after] + rest, total)
+    return total, fraction, wide | dots[-1] | (total >= 10**18) | (fraction >= len(_POWERS))
+
+
+def _odd_values(text: Array, start: Array, widths: Array) -> Array:
+    """Values one by one, for what is no plain decimal."""
+    width = int(widths.max())
+    chars = _windows(text, start, width)
+    chars *= np.arange(width)[:, None] < widths
+    texts = np.ascontiguousarray(chars.T).view(f"S{width}").ravel()
     try:
         return texts.astype(np.float64)
     except ValueError:
         return np.array([_value(t) for t in texts.tolist()])
-
-
-def _has_letters(chars: Array) -> Array:
-    found: Array = ((chars > 57) | ((chars == _MINUS) & (np.arange(len(chars)) > 0)[:, None])).any(axis=0)
-    return found
 
 
 def _value(text: bytes) -> float:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 
+from runner.compare import png, report
 from runner.compare.facts import as_json
 from runner.compare.session import compare
 from runner.compare.table import show
 from runner.errors import RunnerError
+from runner.rundir import hindrance
 
-USAGE = """python -m runner compare RUN RUN... [--json] [--tolerance X] [--report FILE]
+USAGE = """python -m runner compare RUN RUN... [--json] [--tolerance X] [--report FILE] [--png FILE]
 
 RUN            a run's folder, a folder with runs below it (a sweep, a day), or a pattern in quotes
 --json         the verdicts for machines, instead of the table
 --tolerance X  the relative distance of losses and gradient norms that is put up with, instead of the rule
 --report FILE  also write a page with curves, differences, times and memory (one file, needs no network)
+--png FILE     also draw the curves and their differences; needs pip install "samestep[png]"
 
 Exit code: 0 the same, 1 different, 2 not comparable or unreadable. The rule is explained in docs/compare.md."""
 
@@ -37,18 +41,21 @@ def run(arguments: list[str]) -> int:
     if not paths:
         raise UsageError(f"compare needs the folders of two or more runs\n\n{USAGE}")
     tolerance = options.get("--tolerance")
-    comparison = compare(paths, _number(tolerance) if tolerance is not None else None)
-    if "--report" in options:
-        from runner.compare.report import write
-
-        write(comparison, Path(options["--report"]))
+    limit = _number(tolerance) if tolerance is not None else None
+    outputs = {name: Path(value) for name, value in options.items() if name in ("--report", "--png")}
+    _check_outputs(outputs)
+    comparison = compare(paths, limit)
+    if "--report" in outputs:
+        report.write(comparison, outputs["--report"])
+    if "--png" in outputs:
+        png.write(comparison, outputs["--png"])
     if "--json" in options:
         print(json.dumps(as_json(comparison), indent=2, allow_nan=False))
     else:
         console = Console()
         show(comparison, console)
-        if "--report" in options:
-            console.print(f"report: {options['--report']}", markup=False, highlight=False, soft_wrap=True)
+        for name, path in outputs.items():
+            console.print(f"{name.removeprefix('--')}: {path}", markup=False, highlight=False, soft_wrap=True)
     return comparison.exit_code
 
 
@@ -63,15 +70,27 @@ def _split(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
             break
         if argument == "--json":
             options[argument] = ""
-        elif name in ("--tolerance", "--report"):
+        elif name in ("--tolerance", "--report", "--png"):
             if not equals and not arguments:
                 raise UsageError(f"{name} needs a value\n\n{USAGE}")
             options[name] = value if equals else arguments.pop(0)
         elif argument.startswith("-"):
-            raise UsageError(f"compare does not know {argument}; it takes --json, --tolerance X and --report FILE")
+            raise UsageError(
+                f"compare does not know {argument}; it takes --json, --tolerance X, --report FILE and --png FILE"
+            )
         else:
             paths.append(argument)
     return paths, options
+
+
+def _check_outputs(outputs: Mapping[str, Path]) -> None:
+    """Before anything is read: can they be written?"""
+    for name, path in outputs.items():
+        why = "it is a folder" if path.is_dir() else hindrance(path.parent)
+        if why is not None:
+            raise UsageError(f"{name}: {path} cannot be written: {why}")
+    if "--png" in outputs:
+        png.check()
 
 
 def _number(text: str) -> float:

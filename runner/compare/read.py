@@ -1,4 +1,4 @@
-"""Run folders for comparison: which there are, what is wrong with them, their rows as arrays.
+"""Run folders for comparison: what is wrong with them, their rows as arrays.
 
 Whatever cannot be compared becomes a `LeftOut` with its reason; one bad folder never keeps the others from it.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,9 +28,7 @@ UPDATE_COLUMNS = (
     "skipped", "peak_memory",
 )  # fmt: skip
 BATCH_COLUMNS = ("update", "micro", "rank", "loss", "weight", "seconds")
-DEPTH = 4  # how far below a folder that is no run its runs are looked for
 ENDED = ("finished", "failed", "interrupted")
-_SIGNS = ("plan.json", "status.json", "updates.jsonl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,57 +112,13 @@ class Run:
         return tuple(e for e in entries if e[0].startswith("data/"))
 
 
-def find(arguments: Iterable[str]) -> tuple[list[Path], list[LeftOut]]:
-    """The run folders that the arguments name: runs, folders with runs somewhere below, patterns."""
-    found: dict[str, Path] = {}
-    left_out: list[LeftOut] = []
-    for argument in arguments:
-        paths = [Path(argument)]
-        if not paths[0].exists() and any(sign in argument for sign in "*?["):
-            base = Path(paths[0].anchor)
-            paths = sorted(base.glob(str(paths[0].relative_to(base))))
-            if not paths:
-                left_out.append(LeftOut(Path(argument), "no file or folder matches this pattern"))
-        for path in paths:
-            below = list(_runs_below(path, DEPTH)) if path.is_dir() else []
-            for run in below:
-                found.setdefault(str(run.resolve()), run)
-            if not below:
-                left_out.append(LeftOut(path, _why_no_run(path)))
-    return list(found.values()), left_out
-
-
-def _runs_below(path: Path, depth: int) -> Iterable[Path]:
-    if is_run(path):
-        yield path
-    elif depth:
-        try:
-            children = sorted(p for p in path.iterdir() if p.is_dir() and not p.is_symlink())
-        except OSError:
-            return
-        for child in sorted(children, key=lambda p: (not p.name.isdigit(), int(p.name) if p.name.isdigit() else 0)):
-            yield from _runs_below(child, depth - 1)
-
-
-def is_run(path: Path) -> bool:
-    """Whether a folder is a run's, if perhaps a damaged one."""
-    return any((path / sign).exists() for sign in _SIGNS)
-
-
-def _why_no_run(path: Path) -> str:
-    if not path.exists():
-        return "there is no such file or folder"
-    if not path.is_dir():
-        return "is a file; give the run's folder"
-    if not any(path.iterdir()):
-        return "is empty"
-    return f"holds no run: no {', no '.join(_SIGNS)} here or in a folder below"
-
-
 def read_run(path: Path, pool: ThreadPoolExecutor | None = None) -> Run | LeftOut:
     """A run, or why it cannot be compared."""
     folder = RunFolder(path)
     try:
+        for file in (folder.status, folder.plan, folder.updates, folder.batches, folder.evals):
+            if file.exists() and not file.is_file():
+                return LeftOut(path, f"{file.name} is no file")
         status = _status(folder)
         plan = _plan(folder)
         if status["state"] == "running":
@@ -271,7 +224,12 @@ def name_all(runs: list[Run]) -> None:
     paths = [r.folder.path.resolve() for r in runs]
     base = Path(os.path.commonpath(paths)) if len(paths) > 1 else paths[0].parent if paths else Path()
     for run, path in zip(runs, paths, strict=True):
-        run.name = str(path.relative_to(base)) if path != base else path.name
+        run.name = shown(path.relative_to(base) if path != base else path.name)
+
+
+def shown(path: Path | str) -> str:
+    """A path in one line: characters that would break it, or drive a terminal, are shown as escapes."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(path))
 
 
 def value_text(value: Any) -> str:

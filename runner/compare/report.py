@@ -26,6 +26,17 @@ from runner.rundir import write_text
 POINTS = 1500  # of one curve, at most
 ALL_POINTS = 60_000  # of all curves together
 LEAST_POINTS = 100
+COLORS = [
+    "#0072b2",
+    "#d55e00",
+    "#009e73",
+    "#cc79a7",
+    "#e69f00",
+    "#56b4e9",
+    "#8c6bb1",
+    "#7f7f7f",
+]  # of Okabe and Ito, and two
+DASHES = ["", "7 3", "2 3", "9 3 2 3"]  # of further runs, once the colours are used up
 CURVES = ("loss", "grad_norm", "lr")
 
 
@@ -52,6 +63,8 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     data["pairs"] = data["pairs"][:2000]  # the page shows them in a list; --json has all
     return {
         **data,
+        "colors": COLORS,
+        "dashes": DASHES,
         "settings": keys,
         "groups": [[index[id(r)] for r in group] for group in comparison.groups],
         "curves": [

@@ -17,9 +17,10 @@ import numpy as np
 
 from runner.compare.align import Pair, align
 from runner.compare.columns import Array
+from runner.compare.find import find
 from runner.compare.outcome import SEEDS, Test, test_outcomes
 from runner.compare.pairs import Verdict, compare_two
-from runner.compare.read import LeftOut, Run, find, name_all, read_run
+from runner.compare.read import LeftOut, Run, name_all, read_run, shown
 from runner.compare.verdict import Kind
 
 TWIN_ENDING = "-twin"
@@ -60,7 +61,7 @@ def compare(arguments: Iterable[str], tolerance: float | None = None) -> Compari
     """Read and compare whatever runs the arguments name."""
     paths, left_out = find(arguments)
     with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as pool:
-        read = list(pool.map(read_run, [*paths, *_twins_beside(paths)]))
+        read = list(pool.map(read_run, [*paths, *twins_beside(paths)]))
     left_out += [r for r in read if isinstance(r, LeftOut)]
     runs = [r for r in read if isinstance(r, Run)]
     name_all(runs)
@@ -72,14 +73,15 @@ def compare(arguments: Iterable[str], tolerance: float | None = None) -> Compari
         groups[json.dumps(run.experiment, sort_keys=True, default=str)].append(run)
     verdicts = []
     for group in groups.values():
-        yardstick = _yardstick(group, twins)
-        verdicts += [compare_two(a, b, yardstick, tolerance) for a, b in combinations(group, 2)]
+        reach = yardstick(group, twins)
+        verdicts += [compare_two(a, b, reach, tolerance) for a, b in combinations(group, 2)]
     families = _families(runs)
     _settle(verdicts, families)
     return Comparison(runs, list(groups.values()), verdicts, families, left_out, twins)
 
 
-def _twins_beside(paths: Sequence[Path]) -> list[Path]:
+def twins_beside(paths: Sequence[Path]) -> list[Path]:
+    """The twins that lie beside runs and are not among them."""
     known = {p.resolve() for p in paths}
     found = dict.fromkeys(t for p in known for t in p.parent.glob(glob.escape(p.name + TWIN_ENDING) + "*"))
     return [t for t in found if t not in known and (t / "plan.json").exists()]
@@ -93,14 +95,16 @@ def _without_copies(runs: list[Run]) -> tuple[list[Run], list[LeftOut]]:
         key = (run.count, run.status.get("started"), run.updates["seconds"].tobytes())
         if key in kept and kept[key].plan == run.plan:
             copies.append(
-                LeftOut(run.folder.path, f"is a copy of {kept[key].folder.path}: their clocks' readings are the same")
+                LeftOut(
+                    run.folder.path, f"is a copy of {shown(kept[key].folder.path)}: their clocks' readings are the same"
+                )
             )
         else:
             kept[(*key, len(kept)) if key in kept else key] = run
     return list(kept.values()), copies
 
 
-def _yardstick(group: list[Run], twins: list[Run]) -> tuple[Array, Array] | None:
+def yardstick(group: list[Run], twins: list[Run]) -> tuple[Array, Array] | None:
     """The largest distances of any twin from its run, update by update."""
     found: list[Pair] = []
     for twin in twins:

@@ -11,7 +11,7 @@ from rich.table import Table
 from runner.compare.cause import experiment_differences
 from runner.compare.facts import facts, group_pairs, setting, settings
 from runner.compare.pairs import Verdict
-from runner.compare.read import Run
+from runner.compare.read import Run, shown
 from runner.compare.session import Comparison, Family
 from runner.compare.verdict import Kind
 
@@ -35,7 +35,7 @@ def show(comparison: Comparison, console: Console) -> None:
     for twin in comparison.twins:
         _line(console, "twin", f"{twin.name} is the yardstick for rounding")
     for left in comparison.left_out:
-        _line(console, "left out", f"{left.path}: {left.reason}", Kind.incomparable)
+        _line(console, "left out", f"{shown(left.path)}: {left.reason}", Kind.incomparable)
     if len(comparison.runs) < 2:
         _line(
             console,
@@ -61,7 +61,7 @@ def show_verdicts(comparison: Comparison, console: Console) -> None:
     for family in comparison.families:
         _show_family(family, console)
     for left in comparison.left_out:
-        _line(console, "left out", f"{left.path.name}: {left.reason}", Kind.incomparable)
+        _line(console, "left out", f"{shown(left.path.name)}: {left.reason}", Kind.incomparable)
 
 
 def _show_group(group: list[Run], comparison: Comparison, console: Console) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 import hydra
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from runner.compose import overrides
 from runner.compose.arguments import CommandLine
@@ -23,6 +25,7 @@ from runner.compose.loading import loader, plain, plan_of, swept_by_recipe, valu
 from runner.compose.sources import data_folder, install
 from runner.errors import ConfigError, Problem
 from runner.plan import Plan
+from runner.rundir import hindrance
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,7 @@ def check(line: CommandLine, runnable: PlanCheck) -> None:
         problems += [p for o in swept for p in overrides.problems_of(o, using)]
         if not problems or line.multirun:
             problems = _sweep_problems(line, using, runnable, problems)
+        problems += _folder_problems(line, using)
         if problems:
             raise ConfigError(problems)
 
@@ -96,6 +100,20 @@ def run(line: CommandLine, job: JobFunction) -> None:
         raise
     finally:
         sys.argv = typed
+
+
+def _folder_problems(line: CommandLine, using: ConfigLoader) -> list[Problem]:
+    """The folder of the run, or of the sweep, must be one that can be made and written to."""
+    own = [o for o in line.overrides if o.lstrip("+").startswith(("hydra.", "recipe=")) and "," not in o]
+    try:
+        mode = RunMode.MULTIRUN if line.multirun else RunMode.RUN
+        config = using.load_configuration("config", overrides.prepare(own), run_mode=mode)
+        key = "hydra.run.dir" if config.hydra.mode in (None, RunMode.RUN) and not line.multirun else "hydra.sweep.dir"
+        folder = str(OmegaConf.select(config, key))
+    except (HydraException, OmegaConfBaseException):  # told elsewhere, or filled in by Hydra for each job
+        return []
+    why = hindrance(Path(folder))
+    return [] if why is None else [Problem(key, f"nothing can be written to {folder}: {why}", f"Set {key}=FOLDER")]
 
 
 def _sweep_problems(

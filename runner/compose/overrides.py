@@ -27,13 +27,13 @@ Compose = Callable[[list[str]], dict[str, Any]]
 
 
 def prepare(overrides: Sequence[str]) -> list[str]:
-    """The overrides as Hydra should see them: a key that is free may be set without a `+` before it.
+    """The overrides as Hydra should see them: keys inside a section may be set without a `+` before them.
 
-    A task's own keys are free, as are those of a custom optimizer or schedule; whether the key was
-    free is checked later, against the schema.
+    A task's own keys are free, as are those of a custom optimizer or schedule, and others exist under another choice
+    only. Whether a key may be there is checked later, against the schema, which can say what to type instead.
     """
-    free = re.compile(r"(task|optim|schedule)\.[\w.]+=")
-    return [f"++{o}" if free.match(o) else o for o in overrides]
+    inside = re.compile(rf"({'|'.join(validation.keys_of(''))})\.[\w.]+=")
+    return [f"++{o}" if inside.match(o) else o for o in overrides]
 
 
 def is_sweep(text: str, loader: ConfigLoader) -> bool:
@@ -113,6 +113,9 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
     section, _, name = key.partition(".")
     if section not in validation.keys_of(""):
         return validation.unknown_key(key if section == key else section, [*validation.keys_of(""), "recipe", "hydra"])
+    chosen = validation.of_choice(key, text.partition("=")[2])
+    if chosen is not None:
+        return chosen
     if not name or validation.is_open(section, {}) or section in ("optim", "schedule"):
         return None  # the schema knows more, once it is composed
     known = validation.keys_of(section)

@@ -87,29 +87,34 @@ def test_a_recipe_ends_with_the_verdict_against_its_reference(tmp_path: Path) ->
     assert file.stat().st_size < 20_000
     auto = ("batch=auto", "batch.per_device=32", "hardware=2cpu")
     verdicts = {
-        "again": ((), "equal: "),
-        "seed": (("seed=1",), "not comparable: seed 42 against 1"),
-        "draws": (auto, "not comparable: the curves differ from update 1 on by design"),
+        "again": ((), "equal: ", 0),
+        "seed": (("seed=1",), "not comparable: seed 42 against 1", 2),
+        "draws": (auto, "not comparable: the curves differ from update 1 on by design", 2),
     }
-    for name, (overrides, words) in verdicts.items():
+    for name, (overrides, words, code) in verdicts.items():
         done = runner(tmp_path, "recipe=tiny", *overrides, f"hydra.run.dir=outputs/{name}")
         assert f"{name} against the reference of recipe=tiny: {words}" in done.stdout, done.stdout + done.stderr
+        assert done.returncode == code
     kept = json.loads(file.read_text())  # the control: a reference that the run must not agree with
     kept["runs"][0]["updates"]["loss"][6] *= 1.001
+    kept["runs"][0]["made_with"] = "torch 1.0 on abacus"
     file.write_text(json.dumps(kept))
-    done = runner(tmp_path, "recipe=tiny", "hydra.run.dir=outputs/wrong")
-    assert "wrong against the reference of recipe=tiny: different: from update 7:" in done.stdout
+    done = runner(tmp_path, "recipe=tiny", "-m", "accum=1,2", "seed=42,1", "hydra.sweep.dir=outputs/wrong")
+    assert done.returncode == 1, "the reference counts, the sweep's jobs among each other do not"
+    assert "0 against the reference of recipe=tiny: different: from update 7:" in done.stdout
+    assert "(the reference was made with torch 1.0 on abacus, this with torch" in done.stdout
+    assert "1 against the reference of recipe=tiny: not comparable: seed 42 against 1" in done.stdout
     file.write_text('{"version": 99}')
     done = runner(tmp_path, "recipe=tiny", "hydra.run.dir=outputs/newer")
-    assert done.returncode == 0
+    assert done.returncode == 2
     assert "is a reference of version 99; this is version 1" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("keep",), "needs a run and a recipe"),
-        (("keep", "outputs/none", "recipe=quickstart"), "has no status.json"),
+        (("keep",), "needs a run (or a folder of runs) and a recipe"),
+        (("keep", "outputs/none", "recipe=quickstart"), "outputs/none: there is no such file or folder"),
         (("keep", "outputs/none", "recipe=quickstrat"), "there is no recipe 'quickstrat'"),
         (("recipes", "--colour"), "--colour: is not a flag of recipes"),
     ],

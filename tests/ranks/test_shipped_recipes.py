@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.nodes import WHY
-from tests.commands import DEADLINE, Done, rows, runner, started, status
+from tests.commands import DEADLINE, PROJECT, Done, rows, runner, started, status
 
 pytestmark = pytest.mark.ranks
 
@@ -96,21 +97,33 @@ def test_precision_and_accumulation_differs_by_batch_and_the_command_line_wins_o
     assert fp32 == pytest.approx(bf16, rel=0.05)
 
 
-def test_quickstart_trains_the_default_task(tmp_path: Path) -> None:
-    done = run(tmp_path, "quickstart", "budget.updates=2")
-    assert column(done, "update") == [[1, 2]]
+def test_quickstart_ends_with_the_verdict_against_the_reference_that_is_shipped(tmp_path: Path) -> None:
+    done = run(tmp_path, "quickstart", "hardware=2cpu", "accum=2")
     assert "accuracy" in done.out
-
-
-def test_a_reference_of_a_shipped_recipe_may_lie_in_a_folder_of_ones_own(tmp_path: Path) -> None:
-    done = run(tmp_path, "quickstart", "budget.updates=6")
+    assert " against the reference of recipe=quickstart: equal: " in done.out
     own, start = tmp_path / "own", done.folder
     kept = runner(start, "keep", str(done.run()), "recipe=quickstart", "--to", str(own)).expect(0)
     assert f"note: it is found once RUNNER_RECIPES names {own}" in kept.out
     assert [f.name for f in own.iterdir()] == ["quickstart.reference.json"]
-    words = "against the reference of recipe=quickstart: "
-    assert words not in runner(start, "recipe=quickstart", "budget.updates=6").expect(0).out
-    again = runner(start, "recipe=quickstart", "budget.updates=6", "seed=1", RUNNER_RECIPES=str(own)).expect(0)
-    assert f"{words}not comparable: seed 42 against 1" in again.out
-    again = runner(start, "recipe=quickstart", "budget.updates=6", RUNNER_RECIPES=str(own)).expect(0)
-    assert f"{words}equal" in again.out or f"{words}identical" in again.out
+    again = runner(start, "recipe=quickstart", "budget.epochs=2").expect(2)
+    assert " against the reference of recipe=quickstart: not comparable: budget.epochs 1 against 2" in again.out
+
+
+@pytest.mark.parametrize(
+    ("file", "right", "wrong", "update"),
+    [
+        ("tasks/digits.py", 'reduction="sum"', 'reduction="sum", label_smoothing=0.001', 1),
+        ("loop.py", "sums[1] / t.sync", "sums[1].clamp(min=64) / t.sync", 23),  # the short window, as if it were full
+    ],
+)
+def test_a_broken_copy_differs_from_the_shipped_reference(
+    tmp_path: Path, file: str, right: str, wrong: str, update: int
+) -> None:
+    """The control: the very run that ends well above, by a copy of the program with one line broken."""
+    for folder in ("runner", "conf", "recipes"):
+        shutil.copytree(PROJECT / folder, tmp_path / "copy" / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    source = tmp_path / "copy" / "runner" / file
+    assert source.read_text().count(right) == 1
+    source.write_text(source.read_text().replace(right, wrong))
+    done = runner(tmp_path, "recipe=quickstart", path=[tmp_path / "copy"]).expect(1)
+    assert f" against the reference of recipe=quickstart: different: from update {update}: " in done.out

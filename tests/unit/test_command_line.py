@@ -171,3 +171,22 @@ def test_a_folder_of_configurations_can_be_added(start: Path) -> None:
     assert [line.partition(":")[0] for line in refused.lines()] == ["accum"], "and only what is wrong is refused"
     without = width("task=nine", "--cfg", "job")
     assert without.code == 2 and "nine" in without.err  # the control: it is the folder that makes the difference
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [
+        ("hydra.run.dir=/dev/null/x", "hydra.run.dir"),
+        ("hydra.run.dir=loop/x bathc=1", "hydra.run.dir"),
+        ("hydra.sweep.dir=/dev/null/x -m seed=0,1", "hydra.sweep.dir"),
+        ("hydra.sweep.dir=/proc/x recipe=observed_batch", "hydra.sweep.dir"),
+    ],
+)
+def test_a_folder_that_cannot_be_written_to_is_one_line_before_anything_starts(
+    start: Path, no_torch: list[Path], typed: str, key: str
+) -> None:
+    (start / "loop").symlink_to("loop")
+    done = runner(start, *typed.split(), path=no_torch).expect(2)
+    assert [line.partition(":")[0] for line in done.lines()] == ["bathc", key][-1 - ("bathc" in typed) :]
+    assert f"Set {key}=FOLDER" in done.err
+    assert not _was_imported(no_torch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from runner import cli
 from runner.compare.session import Comparison, compare
 from runner.compare.verdict import Kind
+from tests.commands import PROJECT
 from tests.unit.compare_simulation import real
 
 
@@ -45,6 +48,9 @@ def test_two_good_folders(root: Path) -> None:
 
 
 DAMAGE = {
+    "a pipe for a status": (lambda p: _pipe(p / "status.json"), "status.json is no file"),
+    "a folder for updates": (lambda p: _folder(p / "updates.jsonl"), "updates.jsonl is no file"),
+    "a plan that links to itself": (lambda p: _loop(p / "plan.json"), "has no plan.json"),
     "no plan": (lambda p: (p / "plan.json").unlink(), "has no plan.json"),
     "no status": (lambda p: (p / "status.json").unlink(), "has no status.json"),
     "empty status": (lambda p: (p / "status.json").write_text(""), "status.json is not a run's status"),
@@ -62,6 +68,21 @@ DAMAGE = {
     "batches no JSON": (lambda p: (p / "batches.jsonl").write_text("?\n?\n"), "not a row"),
     "evals foreign": (lambda p: (p / "evals.jsonl").write_text('{"x": 1}\n'), "a row has no update"),
 }  # fmt: skip
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _loop(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
 
 
 def _in_the_middle(path: Path) -> None:
@@ -101,14 +122,18 @@ def test_folders_that_hold_no_run(root: Path, tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"\xff\xd8")
     (tmp_path / "file").write_text("x")
-    paths = [root, tmp_path / "empty", tmp_path / "photos", tmp_path / "file", tmp_path / "gone", tmp_path / "none*"]
-    found = compare([str(p) for p in paths])
+    (tmp_path / "loop").symlink_to("loop")
+    names = ["empty", "photos", "file", "gone", "none*", "a**b", "n" * 300, "loop"]
+    found = compare([str(root), *(str(tmp_path / n) for n in names)])
     assert reasons(found) == {
         "empty": "is empty",
         "photos": "holds no run: no plan.json, no status.json, no updates.jsonl here or in a folder below",
         "file": "is a file; give the run's folder",
         "gone": "there is no such file or folder",
         "none*": "no file or folder matches this pattern",
+        "a**b": "Invalid pattern: '**' can only be an entire path component",
+        "n" * 300: "cannot be read: File name too long",
+        "loop": "there is no such file or folder",
     }
     assert still_compared(found)
 
@@ -186,6 +211,35 @@ def test_odd_names_are_shown_as_they_are(root: Path, name: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
+    ("name", "shown"), [("two\nlines\r", r"two\nlines\r"), ("\x1b[31mred", r"\x1b[31mred"), ("\udcff", r"\udcff")]
+)
+def test_names_stay_in_their_line_and_drive_no_terminal(
+    root: Path, name: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (root / "b").rename(root / name)
+    shutil.copytree(root / name, root / f"copy of {name}")
+    assert cli.main(["compare", str(root), "--report", str(root / "report.html")]) == 2
+    out = capsys.readouterr().out
+    (told,) = (line for line in out.splitlines() if "is a copy of" in line)
+    assert shown in told
+    assert sum(shown in line for line in out.splitlines()) >= 2, "in the table as well"
+    assert "\x1b" not in out and "lines\r" not in out
+
+
+def test_a_folder_without_permission_is_told_and_the_rest_compared(root: Path) -> None:
+    shutil.copytree(root / "a", root / "locked")
+    (root / "locked").chmod(0)
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    if drop and shutil.which("setpriv") is None:
+        pytest.skip("root may read everything, and there is no setpriv")
+    command = [*drop, sys.executable, "-m", "runner", "compare", str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PROJECT)
+    (root / "locked").chmod(0o755)
+    assert "locked: cannot be read: Permission denied" in done.stdout, done.stderr
+    assert "identical" in done.stdout
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], "compare needs the folders"),
@@ -193,11 +247,41 @@ def test_odd_names_are_shown_as_they_are(root: Path, name: str, capsys: pytest.C
         (["a", "--tolerance"], "--tolerance needs a value"),
         (["a", "--tolerance", "much"], "'much' is no relative distance"),
         (["a", "--tolerance=-1"], "'-1' is no relative distance"),
+        (["a", "--report", "/dev/null/x.html"], "--report: /dev/null/x.html cannot be written: Not a directory"),
+        (["a", "--report", "/proc/x.html"], "--report: /proc/x.html cannot be written: "),
+        (["a", "--png", "/dev"], "--png: /dev cannot be written: it is a folder"),
     ],
 )
 def test_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_picture_for_where_no_browser_is(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Drawn by matplotlib, in the page's colours; names are text, whatever is in them."""
+    pytest.importorskip("matplotlib")
+    (root / "b").rename(root / "_$x^$ <b> 名前")
+    assert cli.main(["compare", str(root), "--png", str(root / "new" / "curves.png")]) == 0
+    assert "png: " in capsys.readouterr().out
+    from matplotlib.colors import to_rgb
+    from matplotlib.image import imread
+
+    from runner.compare.report import COLORS
+
+    image = imread(root / "new" / "curves.png")[..., :3]
+    assert image.shape[0] > 600
+    colors = COLORS[:-1]  # the edges of letters may be as grey as the last one
+    drawn = [c for c in colors if (abs(image - to_rgb(c)).max(axis=2) < 0.01).any()]
+    assert drawn == COLORS[:2], "two runs, and no third"
+
+
+def test_a_picture_without_matplotlib_is_one_line(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    assert cli.main(["compare", str(root), "--png", str(root / "x.png")]) == 2
+    assert 'pip install "samestep[png]"' in capsys.readouterr().err
+    assert not (root / "x.png").exists()
 
 
 def test_one_run_is_nothing_to_compare(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -206,9 +290,6 @@ def test_one_run_is_nothing_to_compare(root: Path, capsys: pytest.CaptureFixture
 
 
 def test_compare_imports_no_torch(root: Path) -> None:
-    import subprocess
-    import sys
-
     code = (
         "import sys; from runner import cli; code = cli.main(['compare', sys.argv[1], '--report', sys.argv[1] + '/r.html']);"
         "assert not {'torch', 'hydra', 'omegaconf', 'sklearn'} & set(sys.modules), 'too much was imported'; sys.exit(code)"

@@ -106,7 +106,7 @@ def test_the_doc_line_is_the_first_comment_that_says_something(text: str, about:
         (["run", "recipe=quikstart"], "Did you mean recipe=quickstart?"),
         (["run", "recipe=quickstart", "--to"], "--to: needs a folder"),
         (["run", "recipe=quickstart", "--into=x"], "--into=x: is not a flag of keep. It takes --to FOLDER"),
-        (["recipe=quickstart"], "Type: python -m runner keep RUN recipe=NAME"),
+        (["recipe=quickstart"], "Type: python -m runner keep RUN... recipe=NAME"),
     ],
 )
 def test_what_keep_cannot_do_is_told_in_a_line(arguments: list[str], words: str) -> None:
