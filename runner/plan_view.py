@@ -52,7 +52,10 @@ def show_plan(plan: Plan) -> None:
         table.add_row("link", link_text(c.link))
     table.add_row("sync", f"{c.sync.policy.value}: the gradient {_times(plan.comm.reductions)}")
     if plan.comm.bytes is not None:
-        table.add_row("collectives, bytes", f"{plan.comm.collectives}, {plan.comm.bytes:,} an update (full window)")
+        most = "up to " if plan.comm.collectives != plan.comm.reductions else ""  # buckets are made of whole parameters
+        table.add_row(
+            "collectives, bytes", f"{most}{plan.comm.collectives}, {plan.comm.bytes:,} an update (full window)"
+        )
     if plan.memory.peak_bytes is not None:
         for number, line in enumerate(_memory(plan.memory)):
             table.add_row("" if number else "peak memory", line)
