@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from runner import validation
+from runner.compose.sweeps import missing_plugin
 from runner.errors import ConfigError, Problem
 
 Check = Callable[[dict[str, Any]], object]
@@ -49,15 +49,6 @@ def not_swept(text: str) -> Problem:
     key, _, value = text.partition("=")
     fix = f"Add -m to run one job for each, or quote the value if it is one: \"{key}='{value}'\""
     return Problem(key.lstrip("+"), f"{value} stands for several values", fix)
-
-
-def jobs_of(overrides: Sequence[str], swept: dict[str, Any], loader: ConfigLoader) -> list[list[str]]:
-    """The overrides of every job of a sweep, as Hydra's basic sweeper will make them; `swept` are the
-    parameters that a recipe sweeps."""
-    texts = [*(f"{k}={v}" for k, v in swept.items()), *overrides]
-    parsed = OverridesParser.create(config_loader=loader).parse_overrides(texts)
-    jobs: list[list[str]] = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
-    return jobs
 
 
 def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compose, check: Check) -> list[Problem]:
@@ -106,7 +97,7 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
         return Problem(text, describe(error))
     key = override.key_or_group
     if key.partition(".")[0].partition("/")[0] == "hydra" or override.is_delete():
-        return None
+        return missing_plugin(key, override, loader)
     group = key.replace(".", "/")
     if loader.get_group_options(group, ObjectType.CONFIG):
         return _choice_problem(key, override, loader)
@@ -123,6 +114,8 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
 
 
 def _choice_problem(key: str, override: Override, loader: ConfigLoader) -> Problem | None:
+    if override.is_interval_sweep():
+        return Problem(key, "is a group of choices, not a number", _offer(key, "", loader))
     if override.is_sweep_override():
         values = list(override.sweep_string_iterator())
     else:
