@@ -6,7 +6,9 @@ went; the others join it. The command only watches.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 import shutil
 import signal
@@ -14,7 +16,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ class Batch:
             self._guard.watch(numbers)
             self._jobs.update(zip(folders, numbers, strict=True))
             for folder, number in zip(folders, numbers, strict=True):
-                with suppress(RunnerError):
+                with contextlib.suppress(RunnerError):
                     folder.write_status(folder.read_status()["state"], slurm=number)
         self._out.print(f"submitted to Slurm as {', '.join(self._jobs.values())}", highlight=False, soft_wrap=True)
 
@@ -137,14 +138,17 @@ class Batch:
         executor = submitit.SlurmExecutor(folder=self._place)
         try:
             executor.update_parameters(**options)
-            if len(tasks) == 1:
-                return [str(executor.submit(tasks[0]).job_id)]
-            with executor.batch():
-                jobs = [executor.submit(task) for task in tasks]
-            return [str(job.job_id) for job in jobs]
+            with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what the error has, too
+                if len(tasks) == 1:
+                    return [str(executor.submit(tasks[0]).job_id)]
+                with executor.batch():
+                    jobs = [executor.submit(task) for task in tasks]
+                return [str(job.job_id) for job in jobs]
         except (submitit.core.utils.FailedJobError, RuntimeError, ValueError) as error:
-            lines = [line.strip() for line in str(error).splitlines() if "error" in line] or [str(error)]
-            raise RunnerError(f"Slurm did not take the job: {' '.join(lines)}") from error
+            told = [
+                line.partition("error: ")[2] for line in str(error).splitlines() if line.startswith("sbatch: error: ")
+            ]
+            raise RunnerError(f"Slurm did not take the job: {'; '.join(told) or error}") from error
 
     def wait(self, progress: Progress | Silent) -> None:
         """Until every run has ended, whatever became of its job."""

@@ -25,7 +25,15 @@ from runner.compose import overrides
 from runner.compose.arguments import CommandLine
 from runner.compose.loading import loader, plain, plan_of, sweep_of, values_of
 from runner.compose.sources import data_folder, install
-from runner.compose.sweeps import ANNOUNCE, TOGETHER, SweepAnnounced, announcing, jobs_of, plugin_errors
+from runner.compose.sweeps import (
+    ANNOUNCE,
+    TOGETHER,
+    SweepAnnounced,
+    announcing,
+    jobs_of,
+    launcher_problem,
+    plugin_errors,
+)
 from runner.errors import ConfigError, Problem, RunnerError
 from runner.plan import Plan
 from runner.rundir import hindrance
@@ -71,17 +79,23 @@ def check(line: CommandLine, runnable: PlanCheck) -> None:
     """Raises ConfigError with every problem of a command line, of all jobs that it asks for. `runnable` raises it for
     a plan that cannot run on this machine."""
     install(line.config_folders)
+
+    def runnable_there(plan: Plan) -> None:
+        if line.sets("hydra/launcher") and (found := launcher_problem(plan)):
+            raise ConfigError([found])
+        runnable(plan)
+
     with loader(line.config_folders) as using:
         problems = overrides.find_problems(
             [o for o in line.overrides if not o.startswith("hydra") and not overrides.is_sweep(o, using)],
             using,
             lambda o: values_of(o, using),
-            lambda values: runnable(plan_of(values)),
+            lambda values: runnable_there(plan_of(values)),
         )
         swept = [o for o in line.overrides if o.startswith("hydra") or overrides.is_sweep(o, using)]
         problems += [p for o in swept for p in overrides.problems_of(o, using)]
         if not problems or line.multirun:
-            problems = _sweep_problems(line, using, runnable, problems)
+            problems = _sweep_problems(line, using, runnable_there, problems)
         problems += _folder_problems(line, using)
         if problems:
             raise ConfigError(problems)

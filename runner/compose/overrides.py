@@ -29,10 +29,10 @@ Compose = Callable[[list[str]], dict[str, Any]]
 def prepare(overrides: Sequence[str]) -> list[str]:
     """The overrides as Hydra should see them: keys inside a section may be set without a `+` before them.
 
-    A task's own keys are free, as are those of a custom optimizer or schedule, and others exist under another choice
-    only. Whether a key may be there is checked later, against the schema, which can say what to type instead.
+    A task's own keys are free, as are those of a custom optimizer or schedule and options of sbatch, and others exist under
+    another choice only. Whether a key may be there is checked later, against the schema, which can say what to type instead.
     """
-    inside = re.compile(rf"({'|'.join(validation.keys_of(''))})\.[\w.]+=")
+    inside = re.compile(rf"({'|'.join(validation.keys_of(''))})\.[\w.-]+=")
     return [f"++{o}" if inside.match(o) else o for o in overrides]
 
 

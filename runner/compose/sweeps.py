@@ -26,6 +26,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from runner.errors import ConfigError, Problem, RunnerError
+from runner.plan import Plan
 
 SweepAnnounced = Callable[[Path, bool], None]  # its folder, and whether its jobs run in processes of their own
 
@@ -127,6 +128,21 @@ def best_of(sweep: Path) -> str | None:
         return f"{len(found.solutions)} solutions of which none is worse in all: {file}"
     named = " ".join(f"{str(k).lstrip('+')}={v}" for k, v in found.best_params.items())
     return f"best: {named}: {found.best_value:.4f}"
+
+
+def launcher_problem(plan: Plan) -> Problem | None:
+    """What keeps jobs of this plan from being run by another launcher than Hydra's own."""
+    if plan.config.launch.name == "slurm":
+        what = "launch=slurm submits the jobs of a sweep itself"
+        return Problem("hydra/launcher", what, "Leave hydra/launcher out, or use launch=local")
+    if plan.config.hardware.nodes > 1:
+        what = (
+            f"jobs of {plan.config.hardware.nodes} nodes cannot be run in a process that a launcher has put somewhere"
+        )
+        return Problem(
+            "hydra/launcher", what, "Leave hydra/launcher out; under Slurm launch=slurm runs them side by side"
+        )
+    return None
 
 
 def missing_plugin(key: str, override: Override, loader: ConfigLoader) -> Problem | None:

@@ -117,7 +117,7 @@ def test_the_job_ends_with_its_command_and_the_command_with_its_job(conf: str, h
 
 def test_a_job_that_waits_is_told_of_and_cancelled(conf: str, tmp_path: Path) -> None:
     start = workshop(tmp_path / "start")
-    later = [*tiny(), *SLURM, "launch.extra={begin: now+1hour}"]
+    later = [*tiny(), *SLURM, "launch.extra.begin=now+1hour"]
     with started(start, *later, SLURM_CONF=conf) as command:
         until(lambda: "waits (BeginTime)" in command.said()[0], 30, "it says why the job does not start")
         command.process.send_signal(signal.SIGINT)
