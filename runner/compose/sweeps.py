@@ -43,7 +43,8 @@ _EXTRAS = {  # of this package, by the choice that needs it
     ("hydra/launcher", "submitit_slurm"): "submitit",
     ("hydra/sweeper", "optuna"): "optuna",
 }
-_MOST = 256  # jobs of a space that are checked in every combination
+_MOST = 64  # jobs of a space that are checked in every combination
+_ALONG = 12  # values of one key that are checked where there are more combinations
 _listeners: list[SweepAnnounced] = []
 
 
@@ -180,12 +181,19 @@ def _not_listed(override: Override) -> Problem:
 
 
 def _corners(parsed: Sequence[Override]) -> list[list[str]]:
-    """Jobs at the edges of a space: in every combination, or, where those are too many, one key after another."""
+    """Jobs at the edges of a space: in every combination, or, where those are too many, along one key after another."""
     axes = [_values(p) for p in parsed]
     if prod(map(len, axes)) <= _MOST:
         return [list(job) for job in product(*axes)]
     first = [a[0] for a in axes]
-    return [first, *([*first[:i], v, *first[i + 1 :]] for i, a in enumerate(axes) for v in a[1:])]
+    return [first, *([*first[:i], v, *first[i + 1 :]] for i, a in enumerate(axes) for v in _thinned(a)[1:])]
+
+
+def _thinned(values: list[str]) -> list[str]:
+    """The first, the last, and some between."""
+    if len(values) <= _ALONG:
+        return values
+    return [values[round(i * (len(values) - 1) / (_ALONG - 1))] for i in range(_ALONG)]
 
 
 def _values(override: Override) -> list[str]:
