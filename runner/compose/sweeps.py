@@ -136,7 +136,7 @@ def launcher_problem(plan: Plan) -> Problem | None:
     if plan.config.launch.name == "slurm":
         what = "launch=slurm submits the jobs of a sweep itself"
         return Problem("hydra/launcher", what, "Leave hydra/launcher out, or use launch=local")
-    if plan.config.hardware.nodes > 1:
+    if plan.config.hardware.nodes > 1 and not plan.config.link.chosen:
         what = (
             f"jobs of {plan.config.hardware.nodes} nodes cannot be run in a process that a launcher has put somewhere"
         )
