@@ -143,8 +143,11 @@ def _offer(key: str, value: str, loader: ConfigLoader) -> str:
 
 
 def _blamed(overrides: Sequence[str], key: str) -> list[str]:
-    """The overrides that gave `key` its value: those that name it, or else those of a part above or below it."""
-    return [o for o in overrides if _name(o) == key] or [o for o in overrides if _sets(o, key)]
+    """The overrides that gave `key` its value: those that name it, with what stands below it (the keys of a choice that is
+    left out belong to nothing), or else those of a part above or below it."""
+    if any(_name(o) == key for o in overrides):
+        return [o for o in overrides if _name(o) == key or _name(o).startswith(f"{key}.")]
+    return [o for o in overrides if _sets(o, key)]
 
 
 def _name(text: str) -> str:
