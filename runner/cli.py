@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -43,19 +44,25 @@ def _run(arguments: list[str]) -> int:
     """Train: one run, or every job of a sweep."""
     from runner.compose import app
     from runner.compose.arguments import parse
-    from runner.launch import joining, warm
+    from runner.launch import joining, slurm, warm
+    from runner.launch.ending import Terminated, signals_raised
     from runner.runs import Runs, check_runnable
 
+    arguments = [*arguments, *slurm.arguments_of(os.environ, arguments, slurm.address_of)]
     line = parse(arguments)
     seat = joining.seat_of(line.overrides) if line.trains else None
     if seat is not None:  # the first node has the configuration
         return joining.join(seat, joining.common(arguments))
     if line.trains:
         app.check(line, check_runnable)
-        warm.warm_up()  # now, so that torch is loaded while Hydra composes
+        if not line.sets("hydra/launcher"):  # else jobs start in other processes
+            warm.warm_up()  # now, so that torch is loaded while Hydra composes
     runs = Runs(sys.argv)
     try:
-        app.run(line, runs.run)
+        with signals_raised(runs.end):
+            app.run(line, runs, runs.sweeping)
+    except Terminated as ended:
+        return 128 + ended.number
     finally:
         runs.close()
     return runs.exit_code

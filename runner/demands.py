@@ -127,7 +127,11 @@ def _meeting(config: Config) -> Iterator[Problem]:
     where, nodes = config.rendezvous, config.hardware.nodes
     if where is not None and endpoint(where) is None:
         yield Problem("rendezvous", f"'{where}' is no HOST:PORT", "Type rendezvous=10.0.0.5:29400, say")
-    if where is not None and nodes == 1:
+    if where is not None and config.launch.name == "slurm":
+        yield Problem(
+            "rendezvous", f"{where} has no effect under launch=slurm, where nodes find each other", "Leave it out"
+        )
+    elif where is not None and nodes == 1:
         yield Problem("rendezvous", f"{where} has no effect on one node", "Set hardware.nodes=2, or leave it out")
 
 

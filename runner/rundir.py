@@ -96,8 +96,8 @@ class RunFolder:
                 file.truncate()
 
 
-def create(wanted: Path, plan: Plan, config_yaml: str, overrides_yaml: str) -> RunFolder:
-    """A new folder for one run at `wanted`, or right beside it where another run was faster.
+def create(wanted: Path, plan: Plan, config_yaml: str, overrides_yaml: str, **facts: Any) -> RunFolder:
+    """A new folder for one run at `wanted`, or right beside it where another run was faster. `facts` go into its status.
 
     The folder is claimed by creating its status file, which only one process can do. Raises RecordError.
     """
@@ -105,7 +105,7 @@ def create(wanted: Path, plan: Plan, config_yaml: str, overrides_yaml: str) -> R
     try:
         while not _claim(folder):
             folder = RunFolder(wanted.with_name(f"{wanted.name}-{secrets.token_hex(2)}"))
-        folder.write_status("running", pid=os.getpid(), host=os.uname().nodename, started=time.time())
+        folder.write_status("running", pid=os.getpid(), host=os.uname().nodename, started=time.time(), **facts)
         folder.logs.mkdir()
     except OSError as error:
         raise RecordError(f"cannot make the run's folder {folder.path}: {error.strerror}") from error

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
+from runner.batch import Batch, check_launch
 from runner.build import check_arguments, missing_module
 from runner.compose.app import Job
-from runner.environment import capture
+from runner.compose.sweeps import best_of
 from runner.errors import ConfigError, RunnerError, WorkerFailed
+from runner.job import Elsewhere, make_folder, perform
 from runner.launch.chosen import chosen
-from runner.launch.ending import Terminated, recorded
+from runner.launch.crowd import Crowd
+from runner.launch.ending import Terminated
 from runner.launch.hardware import check_hardware
 from runner.launch.joining import common
 from runner.launch.local import launch
 from runner.launch.nodes import Nodes, check_meeting
-from runner.launch.progress import Progress
+from runner.launch.progress import Progress, Silent
 from runner.plan import Plan
 from runner.rounds import show_rounds
-from runner.rundir import RunFolder, create, write_text
+from runner.rundir import RunFolder
 from runner.summary import Summary, show_run, show_sweep
+from runner.sweep import Member, end, members, settle
 from runner.tracker.check import check_tracker
-from runner.tracker.feed import Feed, open_tracker
 
 
 def check_runnable(plan: Plan) -> None:
@@ -38,8 +44,11 @@ def check_runnable(plan: Plan) -> None:
         raise ConfigError([problem])
     check_arguments(task)
     check_tracker(plan)
-    check_hardware(plan)
-    check_meeting(plan)
+    if plan.config.launch.name == "slurm":
+        check_launch()  # the machines that it will run on are others
+    else:
+        check_hardware(plan)
+        check_meeting(plan)
 
 
 class Terminal(Console):
@@ -50,73 +59,119 @@ class Terminal(Console):
 
 
 class Runs:
-    """Runs jobs one after another and remembers how they went."""
+    """Runs jobs one after another and remembers how they went; or follows them, where they run elsewhere."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, typed: Sequence[str]) -> None:
         self.exit_code = 0
-        self._command = command
+        self._typed = typed
+        self._command = uuid.uuid4().hex
         self._out = Terminal()
-        self._folders: list[tuple[Job, RunFolder]] = []
+        self._sweep: Path | None = None
+        self._crowd: Crowd | None = None
+        self._batch: Batch | None = None
         self._nodes: Nodes | None = None
+        self._members: list[Member] = []
 
-    def run(self, job: Job) -> float | None:
-        """Run one job. Its value for a sweeper is the last evaluation's loss, or training's.
+    def __reduce__(self) -> Any:
+        return Elsewhere, (tuple(self._typed), self._command, os.uname().nodename, os.getpid())
+
+    def sweeping(self, folder: Path, apart: bool) -> None:
+        """A sweep is about to start in `folder`; `apart`: its jobs will run in processes of their own."""
+        self._sweep = folder
+        if apart:
+            self._crowd = Crowd(folder, self._command, self._out)
+            self._crowd.start()
+
+    def __call__(self, job: Job) -> float | None:
+        """Run one job. Its value for a sweeper is the last evaluation's loss, or training's; None if it failed.
 
         A failure is told here, and does not keep the sweep's other jobs from running.
         """
-        before = len(self._folders)
+        if job.plan.config.launch.name == "slurm":
+            return self.together([job])[0]
+        before = len(self._members)
         try:
             plan = chosen(job.plan)
         except RunnerError as error:  # there is no folder yet
             self.exit_code = max(self.exit_code, error.exit_code)
             self._tell(error)
-            return float("nan")
+            return None
         if plan is not job.plan:
             job = replace(job, plan=plan)
             self._out.print(plan.notes[-1], markup=False, highlight=False, soft_wrap=True)
+        make = partial(self._create, job)
         try:
-            with ExitStack() as when_recorded, recorded(lambda: self._create(job)) as folder:
-                nodes = self._gather(job.plan)
-                write_text(folder.environment, capture(job.plan, self._command, nodes.facts if nodes else None))
-                feed = Feed(folder, open_tracker(job.plan, folder))
-                when_recorded.callback(feed.finish)  # the tracker is told what the status says
-                progress = Progress(folder, self._out)
-                nodes.launch(job.plan, folder, progress) if nodes else launch(job.plan, folder, progress)
+            folder = perform(
+                job.plan, self._typed, make, partial(self._start, job.plan), partial(self._gather, job.plan)
+            )
         except RunnerError as error:
             self.exit_code = 1
             self._tell(error)
-            if len(self._folders) > before:  # or its folder could not be made
+            if len(self._members) > before:  # or its folder could not be made
                 self._say_where()
-            return float("nan")
+            return None
         except (KeyboardInterrupt, Terminated) as ended:
             if job.sweep is None:
                 self._say_where()
             if isinstance(ended, Terminated):
                 raise SystemExit(128 + ended.number) from None
             raise
-        summary = Summary.of(folder)
-        if job.sweep is None:
-            show_run(summary, self._out)
-        return summary.objective
+        return self._show(folder)
+
+    def together(self, jobs: Sequence[Job]) -> list[float | None]:
+        """Run jobs as Slurm's, side by side. Their values, as of single ones."""
+        folders = [self._create(job) for job in jobs]
+        place = (jobs[0].sweep / ".slurm") if jobs[0].sweep else folders[0].path / "slurm"
+        self._batch = Batch(folders, self._typed, place, self._out)
+        try:
+            self._batch.submit()
+            self._batch.wait(Silent() if self._crowd else Progress(folders[0], self._out))
+        except RunnerError as error:
+            self.exit_code = 1
+            for folder in folders:
+                folder.write_status("failed", reason=str(error), finished=time.time())
+            if self._crowd is None:
+                self._tell(error)
+                self._say_where()
+            return [None] * len(jobs)
+        except BaseException:
+            self._say_where()
+            raise
+        return [self._outcome(folder) for folder in folders]
+
+    def end(self) -> None:
+        """Ask jobs that run elsewhere to end, before whoever started them does away with their processes."""
+        if self._batch is not None:
+            self._batch.cancel()
+        elif self._crowd is not None and self._sweep is not None:
+            end(members(self._sweep, self._command))
 
     def close(self) -> None:
         """After the last job: the table of a sweep, also of one that was broken off."""
         if self._nodes is not None:
             self._nodes.close()
-        if self._folders and self._folders[0][0].sweep is not None:
-            jobs = [(job.overrides, Summary.of(folder)) for job, folder in self._folders]
+        if self._crowd is not None and self._sweep is not None:
+            settle(members(self._sweep, self._command), "the process that ran it is gone")
+            self._crowd.finish()
+            self._members = members(self._sweep, self._command)
+            if any(m.status()["state"] != "finished" for m in self._members):
+                self.exit_code = self.exit_code or 1
+        if self._members and self._sweep is not None:
+            jobs = [(m.overrides, Summary.of(m.folder)) for m in self._members]
             show_sweep(jobs, self._out)
             show_rounds(jobs, self._out)
-            self._compare(self._folders[0][0].sweep)
+            if best := best_of(self._sweep):
+                self._out.print(best, markup=False, highlight=False, soft_wrap=True)
+            self._compare(self._sweep)
         self._against_references()
 
     def _against_references(self) -> None:
         """The verdicts on jobs against the references of their recipes, which count for the exit code; those among a
         sweep's own jobs do not, which may differ on purpose."""
         by_recipe: dict[str, list[RunFolder]] = {}
-        for job, folder in self._folders:
-            for name in (o.partition("=")[2] for o in job.overrides if o.startswith("recipe=")):
-                by_recipe.setdefault(name, []).append(folder)
+        for member in self._members:
+            for name in (o.partition("=")[2] for o in member.overrides if o.startswith("recipe=")):
+                by_recipe.setdefault(name, []).append(member.folder)
         if not by_recipe:
             return
         from runner.recipes import show_against_reference
@@ -125,16 +180,40 @@ class Runs:
         if not self.exit_code:
             self.exit_code = 1 if 1 in codes else max(codes)
 
+    def _outcome(self, folder: RunFolder) -> float | None:
+        """How a run ended that was run elsewhere."""
+        status = folder.read_status()
+        if status["state"] == "finished":
+            return self._show(folder)
+        self.exit_code = 1
+        if self._crowd is None:
+            self._tell(WorkerFailed(f"{status['reason']}", trace=status.get("trace", "")))
+            self._say_where()
+        return None
+
+    def _show(self, folder: RunFolder) -> float | None:
+        summary = Summary.of(folder)
+        if self._sweep is None:
+            show_run(summary, self._out)
+        return summary.objective
+
+    def _start(self, plan: Plan, folder: RunFolder) -> None:
+        progress = Progress(folder, self._out)
+        if self._nodes is not None and plan.config.hardware.nodes > 1:
+            self._nodes.launch(plan, folder, progress)
+        else:
+            launch(plan, folder, progress)
+
     def _compare(self, sweep: Path) -> None:
         """The verdicts on a sweep's jobs, and their page. Whatever hinders it must not hide how the jobs went."""
-        if len(self._folders) < 2:
+        if len(self._members) < 2:
             return
         from runner.compare.report import write
         from runner.compare.session import compare
         from runner.compare.table import show_verdicts
 
         try:
-            comparison = compare([str(folder.path) for _, folder in self._folders])
+            comparison = compare([str(m.folder.path) for m in self._members])
             show_verdicts(comparison, self._out)
             write(comparison, sweep / "report.html")
         except (RunnerError, OSError) as error:
@@ -142,25 +221,25 @@ class Runs:
             return
         self._out.print(f"report: {sweep / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
 
-    def _gather(self, plan: Plan) -> Nodes | None:
-        """The other machines, once all that the plan asks for have joined; None where there are none."""
+    def _gather(self, plan: Plan) -> dict[int, dict[str, Any]] | None:
+        """What the other machines are, once all that the plan asks for have joined; None where there are none."""
         if plan.config.hardware.nodes == 1 or plan.config.link.chosen:  # with a link all are on this one
             return None
         if self._nodes is None:
             assert plan.config.rendezvous is not None, "checked before"
-            self._nodes = Nodes(plan.config.rendezvous, common(self._command[1:]), self._out)
+            self._nodes = Nodes(plan.config.rendezvous, common(self._typed[1:]), self._out)
         self._nodes.gather(plan)
-        return self._nodes
+        return self._nodes.facts
 
     def _create(self, job: Job) -> RunFolder:
-        folder = create(job.folder, job.plan, job.config_yaml, job.overrides_yaml)
-        self._folders.append((job, folder))
-        if job.sweep is not None:
-            self._out.print(f"[bold]#{len(self._folders) - 1}[/bold] {' '.join(job.overrides)}", highlight=False)
+        folder = make_folder(job, self._command)
+        self._members.append(Member(job.number, job.overrides, folder))
+        if job.sweep is not None and self._crowd is None:
+            self._out.print(f"[bold]#{job.number}[/bold] {' '.join(job.overrides)}", highlight=False)
         return folder
 
     def _say_where(self) -> None:
-        self._out.print(f"run folder: {self._folders[-1][1].path}", highlight=False, soft_wrap=True)
+        self._out.print(f"run folder: {self._members[-1].folder.path}", highlight=False, soft_wrap=True)
 
     @staticmethod
     def _tell(error: RunnerError) -> None:

@@ -228,6 +228,27 @@ class MlflowTracker(Section):
     folder: str | None
 
 
+class LocalLaunch(Section):
+    name: Literal["local"]
+
+
+class SlurmLaunch(Section):
+    """What a Slurm job asks for; `gpus`, `cpus` and `memory` (GiB) are those of one node, `time` is in minutes."""
+
+    name: Literal["slurm"]
+    partition: str | None = None
+    time: PositiveInt = 60
+    gpus: PositiveInt | None = None
+    cpus: PositiveInt | None = None
+    memory: PositiveFloat | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    setup: tuple[str, ...] = ()
+    extra: dict[str, str | int] = {}
+    poll: PositiveFloat = 10.0
+
+
 class Budget(Section):
     epochs: PositiveInt | None
     updates: PositiveInt | None
@@ -280,6 +301,7 @@ class Config(Section):
     lr_scaling: LrScaling
     link: Link
     tracker: Annotated[LocalTracker | WandbTracker | TensorboardTracker | MlflowTracker, Field(discriminator="name")]
+    launch: Annotated[LocalLaunch | SlurmLaunch, Field(discriminator="name")] = LocalLaunch(name="local")
     accum: PositiveInt
     compile: bool = False
     activation_checkpoint: bool = False  # compute the activations of blocks again in the backward

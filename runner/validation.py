@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from runner.errors import ConfigError, Problem
 from runner.schema import Config
 
-UNIONS = ("optim", "schedule", "tracker")  # sections whose keys depend on the choice
+UNIONS = ("optim", "schedule", "tracker", "launch")  # sections whose keys depend on the choice
 
 
 def read(values: dict[str, Any]) -> Config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -179,6 +180,32 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def status(run: Path) -> dict[str, Any]:
     value: dict[str, Any] = json.loads((run / "status.json").read_text())
     return value
+
+
+def facts(run: Path) -> dict[str, Any]:
+    """Everything about a run that its seed decides."""
+    timing = {"seconds", "peak_memory"}
+    tables = {
+        name: sorted(
+            tuple(sorted((k, repr(v)) for k, v in row.items() if k not in timing))
+            for row in rows(run / f"{name}.jsonl")
+        )
+        for name in ("batches", "updates", "evals")
+    }
+    return {**tables, "model": _weights(run)}
+
+
+def _weights(run: Path) -> dict[str, list[Any]]:
+    import torch
+
+    return {k: v.tolist() for k, v in torch.load(run / "model.pt").items()}
+
+
+def table(done: Done, jobs: int) -> list[str]:
+    """The rows of the table at the end of a sweep."""
+    lines = done.out.splitlines()
+    head = max(i for i, line in enumerate(lines) if re.match(r"\s*job\s+status\b", line))
+    return lines[head + 1 : head + 1 + jobs]
 
 
 def files(folder: Path) -> set[str]:

@@ -6,10 +6,12 @@ Everything is checked before Hydra starts: a wrong command line starts no proces
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import hydra
 from hydra.core.config_loader import ConfigLoader
@@ -21,9 +23,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.compose import overrides
 from runner.compose.arguments import CommandLine
-from runner.compose.loading import loader, plain, plan_of, swept_by_recipe, values_of
+from runner.compose.loading import loader, plain, plan_of, sweep_of, values_of
 from runner.compose.sources import data_folder, install
-from runner.errors import ConfigError, Problem
+from runner.compose.sweeps import (
+    ANNOUNCE,
+    TOGETHER,
+    SweepAnnounced,
+    announcing,
+    jobs_of,
+    launcher_problem,
+    plugin_errors,
+)
+from runner.errors import ConfigError, Problem, RunnerError
 from runner.plan import Plan
 from runner.rundir import hindrance
 
@@ -38,9 +49,17 @@ class Job:
     overrides_yaml: str
     overrides: tuple[str, ...]
     sweep: Path | None
+    number: int = 0  # in its sweep
 
 
-JobFunction = Callable[[Job], float | None]
+class JobFunction(Protocol):
+    """Runs jobs: one, or several together. A job's value is what a sweeper minimizes; None if it failed."""
+
+    def __call__(self, job: Job) -> float | None: ...
+
+    def together(self, jobs: Sequence[Job]) -> list[float | None]: ...
+
+
 PlanCheck = Callable[[Plan], object]
 
 
@@ -60,44 +79,86 @@ def check(line: CommandLine, runnable: PlanCheck) -> None:
     """Raises ConfigError with every problem of a command line, of all jobs that it asks for. `runnable` raises it for
     a plan that cannot run on this machine."""
     install(line.config_folders)
+
+    def runnable_there(plan: Plan) -> None:
+        if line.sets("hydra/launcher") and (found := launcher_problem(plan)):
+            raise ConfigError([found])
+        runnable(plan)
+
     with loader(line.config_folders) as using:
         problems = overrides.find_problems(
             [o for o in line.overrides if not o.startswith("hydra") and not overrides.is_sweep(o, using)],
             using,
             lambda o: values_of(o, using),
-            lambda values: runnable(plan_of(values)),
+            lambda values: runnable_there(plan_of(values)),
         )
-        swept = [o for o in line.overrides if overrides.is_sweep(o, using)]
+        swept = [o for o in line.overrides if o.startswith("hydra") or overrides.is_sweep(o, using)]
         problems += [p for o in swept for p in overrides.problems_of(o, using)]
         if not problems or line.multirun:
-            problems = _sweep_problems(line, using, runnable, problems)
+            problems = _sweep_problems(line, using, runnable_there, problems)
         problems += _folder_problems(line, using)
         if problems:
             raise ConfigError(problems)
 
 
-def run(line: CommandLine, job: JobFunction) -> None:
-    """Run Hydra's application on a command line that was checked; `job` is called for every job that it asks for.
+class Entry:
+    """What Hydra calls for every job, in this process or, where a launcher has carried it there, in another."""
 
-    Raises SystemExit where Hydra ends the process: after --help, say, or when a job failed.
+    def __init__(self, job: JobFunction, config_folders: tuple[Path, ...]):
+        self.started = False
+        self._job, self._config_folders = job, config_folders
+        self._collected: list[Job] = []
+
+    def __call__(self, config: DictConfig) -> float | None:
+        self.started = True
+        return self._job(_job(config))
+
+    def collect(self, config: DictConfig) -> None:
+        """Compose a job, for `together`."""
+        self.started = True
+        self._collected.append(_job(config))
+
+    def together(self) -> list[float | None]:
+        """Run what was collected."""
+        jobs, self._collected = self._collected, []
+        return self._job.together(jobs)
+
+    def __reduce__(self) -> Any:
+        return _restore, (self._job, self._config_folders, Path.cwd(), list(sys.path))
+
+
+def _restore(job: JobFunction, config_folders: tuple[Path, ...], cwd: Path, path: list[str]) -> Entry:
+    """In another process: what this one has set up, before Hydra looks at the job's configuration."""
+    os.chdir(cwd)
+    sys.path[:0] = [p for p in path if p not in sys.path]
+    install(config_folders)
+    return Entry(job, config_folders)
+
+
+def run(line: CommandLine, job: JobFunction, sweeping: SweepAnnounced) -> None:
+    """Run Hydra's application on a command line that was checked; `job` is called for every job that it asks for.
+    `sweeping` is told a sweep's folder before its first job, and whether jobs run in processes of their own.
+
+    Raises SystemExit where Hydra ends the process (after --help, say), RunnerError where it or a plugin gives up.
     """
     install(line.config_folders)
-    started = False
+    entry = Entry(job, line.config_folders)
 
-    def entry(config: DictConfig) -> float | None:
-        nonlocal started
-        started = True
-        return job(_job(config))
+    def announced(folder: Path, apart: bool) -> None:
+        entry.started = True
+        sweeping(folder, apart)
 
     logging.getLogger("hydra._internal.core_plugins.basic_launcher").setLevel(logging.WARNING)  # jobs name themselves
+    logging.getLogger("hydra_plugins").setLevel(logging.CRITICAL)  # and tell themselves how they went
     typed = sys.argv
-    sys.argv = [typed[0], *line.flags, *overrides.prepare(line.overrides)]
+    sys.argv = [typed[0], *line.flags, *overrides.prepare(line.overrides), *_own(line)]
     try:
-        hydra.main(config_path=str(data_folder("conf")), config_name="config", version_base="1.3")(entry)()
-    except SystemExit as ended:
-        if ended.code == 1 and not started:  # Hydra has said what is wrong with the configuration
-            raise SystemExit(ConfigError.exit_code) from None
-        raise
+        with announcing(announced), plugin_errors():
+            hydra.main(config_path=str(data_folder("conf")), config_name="config", version_base="1.3")(entry)()
+    except (HydraException, OmegaConfBaseException) as error:
+        if entry.started:
+            raise RunnerError(overrides.describe(error)) from None
+        raise ConfigError([Problem("", overrides.describe(error))]) from None
     finally:
         sys.argv = typed
 
@@ -116,28 +177,48 @@ def _folder_problems(line: CommandLine, using: ConfigLoader) -> list[Problem]:
     return [] if why is None else [Problem(key, f"nothing can be written to {folder}: {why}", f"Set {key}=FOLDER")]
 
 
+def _own(line: CommandLine) -> list[str]:
+    """What Hydra is told beside what was typed."""
+    if not line.trains:
+        return []
+    with loader(line.config_folders) as using:
+        common = [o for o in line.overrides if not o.startswith("hydra") and not overrides.is_sweep(o, using)]
+        slurm = values_of(common, using)["launch"]["name"] == "slurm"
+    return [ANNOUNCE, *([f"hydra/launcher={TOGETHER}"] if slurm else [])]
+
+
 def _sweep_problems(
     line: CommandLine, using: ConfigLoader, runnable: PlanCheck, before: list[Problem]
 ) -> list[Problem]:
     """The problems of a sweep's jobs; `before` are those that its common part has by itself, if it is no sweep."""
     single = [o for o in line.overrides if not overrides.is_sweep(o, using)]
     try:
-        swept = swept_by_recipe(single, using)
+        swept, sweeper = sweep_of(single, using)
         if swept is None and not line.multirun:
             return before + [overrides.not_swept(o) for o in line.overrides if o not in single]
-        jobs = overrides.jobs_of(overrides.prepare(line.overrides), swept or {}, using)
-    except Exception:  # Hydra's parser has several; the overrides that it stumbles over are in `before`
-        if before:
-            return before
-        raise
+        jobs = jobs_of(overrides.prepare(line.overrides), swept or {}, sweeper, using)
+    except ConfigError as error:
+        return before + list(error.problems)
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # `before` tells of what it stumbles over
+        return before or [Problem("", overrides.describe(error))]
     found: dict[Problem, list[str]] = {}
     for job in jobs:
         try:
             runnable(plan_of(values_of(job, using)))
         except ConfigError as error:
-            name = " ".join(o.lstrip("+") for o in job if not o.startswith("hydra."))
+            name = " ".join(o.lstrip("+") for o in job)
             for problem in error.problems:
                 found.setdefault(problem, []).append(name)
+        except (HydraException, OmegaConfBaseException, ValueError):
+            if not before:
+                raise
+            told = {p.key for p in before}
+            return before + [p for p in _named(found) if p.key not in told]
+    return _named(found)
+
+
+def _named(found: dict[Problem, list[str]]) -> list[Problem]:
+    """Problems with the jobs that have them."""
     return [Problem(p.key, f"{p.what} (in the job {_first_of(names)})", p.fix) for p, names in found.items()]
 
 
@@ -156,4 +237,5 @@ def _job(config: DictConfig) -> Job:
         overrides_yaml=OmegaConf.to_yaml(OmegaConf.create(given)),
         overrides=tuple(given),
         sweep=Path(settings.sweep.dir).absolute() if settings.mode is RunMode.MULTIRUN else None,
+        number=settings.job.num if settings.mode is RunMode.MULTIRUN else 0,
     )

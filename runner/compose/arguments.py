@@ -48,6 +48,10 @@ class CommandLine:
         """Whether anything is to be run, not only shown."""
         return not _SHOWING.intersection(f.partition("=")[0] for f in self.flags)
 
+    def sets(self, key: str) -> bool:
+        """Whether an override gives `key` a value."""
+        return any(o.lstrip("+").partition("=")[0].partition("@")[0] == key for o in self.overrides)
+
 
 def parse(arguments: Sequence[str]) -> CommandLine:
     """Take a command line apart. Raises ConfigError for an argument that is neither a flag nor `key=value`."""

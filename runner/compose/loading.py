@@ -41,11 +41,13 @@ def values_of(overrides: Sequence[str], using: ConfigLoader) -> dict[str, Any]:
     return plain(using.load_configuration("config", prepare(overrides), run_mode=RunMode.RUN))
 
 
-def swept_by_recipe(overrides: Sequence[str], using: ConfigLoader) -> dict[str, Any] | None:
-    """The parameters that the chosen recipe sweeps; None if the configuration does not ask for a sweep."""
+def sweep_of(overrides: Sequence[str], using: ConfigLoader) -> tuple[dict[str, Any] | None, str]:
+    """The parameters that the chosen recipe sweeps, None if the configuration does not ask for a sweep; and the class that
+    would sweep."""
     config = using.load_configuration("config", prepare(overrides), run_mode=RunMode.MULTIRUN)
     swept = dict(config.hydra.sweeper.get("params") or {})
-    return swept if swept or config.hydra.mode is RunMode.MULTIRUN else None
+    sweeps = swept or config.hydra.mode is RunMode.MULTIRUN
+    return swept if sweeps else None, str(config.hydra.sweeper._target_)
 
 
 def plan_of(values: dict[str, Any]) -> Plan:

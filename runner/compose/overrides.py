@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -20,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from runner import validation
+from runner.compose.sweeps import missing_plugin
 from runner.errors import ConfigError, Problem
 
 Check = Callable[[dict[str, Any]], object]
@@ -29,10 +29,10 @@ Compose = Callable[[list[str]], dict[str, Any]]
 def prepare(overrides: Sequence[str]) -> list[str]:
     """The overrides as Hydra should see them: keys inside a section may be set without a `+` before them.
 
-    A task's own keys are free, as are those of a custom optimizer or schedule, and others exist under another choice
-    only. Whether a key may be there is checked later, against the schema, which can say what to type instead.
+    A task's own keys are free, as are those of a custom optimizer or schedule and options of sbatch, and others exist under
+    another choice only. Whether a key may be there is checked later, against the schema, which can say what to type instead.
     """
-    inside = re.compile(rf"({'|'.join(validation.keys_of(''))})\.[\w.]+=")
+    inside = re.compile(rf"({'|'.join(validation.keys_of(''))})\.[\w.-]+=")
     return [f"++{o}" if inside.match(o) else o for o in overrides]
 
 
@@ -49,15 +49,6 @@ def not_swept(text: str) -> Problem:
     key, _, value = text.partition("=")
     fix = f"Add -m to run one job for each, or quote the value if it is one: \"{key}='{value}'\""
     return Problem(key.lstrip("+"), f"{value} stands for several values", fix)
-
-
-def jobs_of(overrides: Sequence[str], swept: dict[str, Any], loader: ConfigLoader) -> list[list[str]]:
-    """The overrides of every job of a sweep, as Hydra's basic sweeper will make them; `swept` are the
-    parameters that a recipe sweeps."""
-    texts = [*(f"{k}={v}" for k, v in swept.items()), *overrides]
-    parsed = OverridesParser.create(config_loader=loader).parse_overrides(texts)
-    jobs: list[list[str]] = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
-    return jobs
 
 
 def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compose, check: Check) -> list[Problem]:
@@ -106,7 +97,7 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
         return Problem(text, describe(error))
     key = override.key_or_group
     if key.partition(".")[0].partition("/")[0] == "hydra" or override.is_delete():
-        return None
+        return missing_plugin(key, override, loader)
     group = key.replace(".", "/")
     if loader.get_group_options(group, ObjectType.CONFIG):
         return _choice_problem(key, override, loader)
@@ -123,6 +114,8 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
 
 
 def _choice_problem(key: str, override: Override, loader: ConfigLoader) -> Problem | None:
+    if override.is_interval_sweep():
+        return Problem(key, "is a group of choices, not a number", _offer(key, "", loader))
     if override.is_sweep_override():
         values = list(override.sweep_string_iterator())
     else:
@@ -150,8 +143,11 @@ def _offer(key: str, value: str, loader: ConfigLoader) -> str:
 
 
 def _blamed(overrides: Sequence[str], key: str) -> list[str]:
-    """The overrides that gave `key` its value: those that name it, or else those of a part above or below it."""
-    return [o for o in overrides if _name(o) == key] or [o for o in overrides if _sets(o, key)]
+    """The overrides that gave `key` its value: those that name it, with what stands below it (the keys of a choice that is
+    left out belong to nothing), or else those of a part above or below it."""
+    if any(_name(o) == key for o in overrides):
+        return [o for o in overrides if _name(o) == key or _name(o).startswith(f"{key}.")]
+    return [o for o in overrides if _sets(o, key)]
 
 
 def _name(text: str) -> str:

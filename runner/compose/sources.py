@@ -24,6 +24,8 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner.compose.sweeps import offer_together
+
 RECIPES_VARIABLE = "RUNNER_RECIPES"
 ENTRY_POINTS = "samestep.recipes"  # of entry points
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -179,4 +181,5 @@ def install(config_folders: Sequence[Path] = ()) -> None:
 def _register() -> None:
     for plugin in (TemplateSource, RecipeSource, SamestepSearchPath):
         Plugins.instance().register(plugin)
+    offer_together()
     OmegaConf.register_new_resolver("samestep.token", lambda: secrets.token_hex(2), use_cache=True, replace=True)

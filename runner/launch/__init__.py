@@ -12,6 +12,9 @@
     ending.py    signals, and the status that is written in the end
     child.py     what runs first in a rank
     progress.py  what a user sees meanwhile
+    crowd.py     the same of jobs that run side by side elsewhere
+    slurm.py     what Slurm tells a task that it has started
+    queue.py     Slurm jobs, seen from who submitted them
 
 Nothing here imports torch: it is loaded in the fork server.
 """

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection, wait
 
 from runner.choices import BatchMode
 from runner.errors import ConfigError, Problem, RunnerError, TaskError
-from runner.launch.warm import CONTEXT, warm_up
+from runner.launch.warm import CONTEXT, bare, warm_up
 from runner.plan import Plan
 
 
@@ -24,7 +24,8 @@ def chosen(plan: Plan) -> Plan:
     warm_up()
     theirs, ours = CONTEXT.Pipe(duplex=True)
     process = CONTEXT.Process(target=_main, args=(plan.to_json(), dict(os.environ), theirs), name="samestep-choice")
-    process.start()
+    with bare():
+        process.start()
     theirs.close()
     try:
         told = json.loads(ours.recv_bytes())

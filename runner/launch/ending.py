@@ -69,13 +69,15 @@ def _write(folder: RunFolder, state: str, **facts: str | int | None) -> None:
 
 
 @contextmanager
-def signals_raised() -> Iterator[None]:
-    """SIGTERM and SIGHUP as exceptions, as Ctrl-C is one."""
+def signals_raised(first: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """SIGTERM and SIGHUP as exceptions, as Ctrl-C is one; each after `first` was done to its end."""
 
     def stop(number: int, _frame: object) -> None:
-        raise Terminated(number)
+        with undisturbed():
+            first()
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
-    with _handling({signal.SIGTERM: stop, signal.SIGHUP: stop}):
+    with _handling(dict.fromkeys(_STOPPING, stop)):
         yield
 
 

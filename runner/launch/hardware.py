@@ -68,7 +68,7 @@ def check_hardware(plan: Plan) -> None:
         what = f"{nodes} nodes were asked for, but one command starts processes on this machine only"
         fix = (
             "Add node.rank=0 rendezvous=HOST:PORT here, with an address of this machine, and type node.rank=1 rendezvous=HOST:PORT on "
-            f"the next one; on this machine alone link=350mbit makes the nodes, and hardware={_choice(hardware.processes, 'cpu')} would run"
+            f"the next one; under Slurm, srun or launch=slurm does that; on this machine alone link=350mbit makes the nodes, and hardware={_choice(hardware.processes, 'cpu')} would run"
         )
         raise ConfigError([Problem("rendezvous", what, fix)])
     shape = shape_of(plan)

@@ -8,14 +8,14 @@ from multiprocessing.connection import wait
 from runner.errors import WorkerFailed
 from runner.launch.ending import undisturbed
 from runner.launch.fault import failure, waited
-from runner.launch.progress import Progress
+from runner.launch.progress import Progress, Silent
 from runner.launch.ranks import GRACE, Ranks, alone
 from runner.link.emulated import joined
 from runner.plan import Plan
 from runner.rundir import RunFolder
 
 
-def launch(plan: Plan, folder: RunFolder, progress: Progress) -> None:
+def launch(plan: Plan, folder: RunFolder, progress: Progress | Silent) -> None:
     """Run all ranks of a plan to their end. Raises WorkerFailed with the first rank's own error.
 
     On the way out, however it comes, no rank is left.
@@ -31,7 +31,7 @@ def launch(plan: Plan, folder: RunFolder, progress: Progress) -> None:
             progress.finish()
 
 
-def _watch(ranks: Ranks, progress: Progress) -> None:
+def _watch(ranks: Ranks, progress: Progress | Silent) -> None:
     """Until all ranks have ended well. Raises WorkerFailed as soon as one has not."""
     while ranks.sentinels:
         if not ranks.ended_well(wait(ranks.sentinels, timeout=progress.interval)):

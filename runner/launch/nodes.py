@@ -23,7 +23,7 @@ from runner.launch.fault import Fault, Kind, failure, waited
 from runner.launch.introduction import difference, introduction
 from runner.launch.network import interface_of, listen
 from runner.launch.peer import Peer
-from runner.launch.progress import Progress
+from runner.launch.progress import Progress, Silent
 from runner.launch.ranks import GRACE, Place, Ranks
 from runner.plan import Plan
 from runner.rundir import RunFolder
@@ -83,7 +83,7 @@ class Nodes:
             if self._peers[number].lost:
                 raise RunnerError(f"{self._peers[number].name} has left: {self._peers[number].lost}")
 
-    def launch(self, plan: Plan, folder: RunFolder, progress: Progress) -> None:
+    def launch(self, plan: Plan, folder: RunFolder, progress: Progress | Silent) -> None:
         """Run all ranks of a plan, here and on the other nodes. Raises WorkerFailed with the first one's own error."""
         hardware = plan.config.hardware
         each = hardware.processes // hardware.nodes
@@ -164,7 +164,7 @@ class _Job:
         self._ended: set[int] = set()
         self._told: list[Fault] = []
 
-    def watch(self, progress: Progress) -> None:
+    def watch(self, progress: Progress | Silent) -> None:
         """Until all ranks of all nodes have ended well. Raises WorkerFailed as soon as one has not."""
         while self.ranks.sentinels or len(self._done) < len(self._peers):
             well = self.ranks.ended_well(self._wait(progress.interval))

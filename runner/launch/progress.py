@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
@@ -17,6 +18,30 @@ from runner.rundir import RunFolder
 
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
 _HARMLESS = "The hostname of the client socket cannot be retrieved"  # torch looks for names, and a node here has none
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[loss]}"),
+    TimeRemainingColumn(),
+)
+
+
+class Silent:
+    """Shows nothing: somebody else follows the run's folder."""
+
+    interval = 0.5
+
+    def show(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+
+
+def loss_of(row: dict[str, Any]) -> str:
+    """The loss of an update's row, as it is shown."""
+    return f"loss {row['loss']:.4f}" if isinstance(row["loss"], float) else f"loss {row['loss']}"
 
 
 class Progress:
@@ -30,14 +55,7 @@ class Progress:
         self._next_line = time.monotonic() + LINE_EVERY
         self._bar: Bar | None = None
         if console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[loss]}"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Bar(*columns, console=console, transient=True)
+            self._bar = Bar(*COLUMNS, console=console, transient=True)
             self._task = self._bar.add_task("training", total=self._total, loss="")
             self._bar.start()
 
@@ -53,7 +71,7 @@ class Progress:
         row = json.loads(lines[-1])
         if self._total is None:
             self._total = self._folder.read_plan().arithmetic.updates
-        loss = f"loss {row['loss']:.4f}" if isinstance(row["loss"], float) else f"loss {row['loss']}"
+        loss = loss_of(row)
         if self._bar is not None:
             self._bar.update(self._task, completed=row["update"], total=self._total, loss=loss)
         elif time.monotonic() >= self._next_line:

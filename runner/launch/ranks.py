@@ -19,7 +19,7 @@ from runner.launch import child
 from runner.launch.fault import Fault, Kind
 from runner.launch.hardware import cores_of, threads_of
 from runner.launch.network import LOOPBACK, interface_of, listen
-from runner.launch.warm import CONTEXT, warm_up
+from runner.launch.warm import CONTEXT, bare, warm_up
 from runner.link.emulated import EmulatedNodes
 from runner.plan import Plan
 from runner.rundir import RunFolder
@@ -115,7 +115,8 @@ class Ranks:
                     args=(str(folder.path.absolute()), number, seat, environment, theirs),
                     name=f"samestep-rank-{number}",
                 )
-                process.start()
+                with bare():
+                    process.start()
                 theirs.close()
                 rank = _Rank(number, process, ours)
                 self._ranks.append(rank)

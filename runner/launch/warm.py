@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
+from types import ModuleType
 
 from runner.launch.ending import undisturbed
 
@@ -28,3 +32,17 @@ def warm_up() -> None:
         for name, value in mine.items():
             if value is None:
                 del os.environ[name]
+
+
+@contextmanager
+def bare() -> Iterator[None]:
+    """While ranks are started: they do not load the program that this process runs, and start children as the standard
+    library does. In a worker of joblib, Ray or submitit that program is theirs, heavy, and not meant for it."""
+    main, method = sys.modules["__main__"], multiprocessing.get_start_method(allow_none=True)
+    sys.modules["__main__"] = ModuleType("__main__")
+    multiprocessing.set_start_method("forkserver", force=True)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        multiprocessing.set_start_method(method, force=True)

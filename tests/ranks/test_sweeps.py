@@ -8,11 +8,10 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.commands import Done, marked, rows, runner, started, status, tiny, until, workshop
+from tests.commands import Done, facts, marked, rows, runner, started, status, table, tiny, until, workshop
 
 pytestmark = pytest.mark.ranks
 
@@ -24,32 +23,6 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """Three jobs of two processes, each with an evaluation at its end; the third is the first again."""
     start = workshop(tmp_path_factory.mktemp("sweep") / "start")
     return runner(start, *tiny(), "optim.lr=1e-3", "task.say=hello", "-m", "seed=0,1,0").expect(0)
-
-
-def _facts(run: Path) -> dict[str, Any]:
-    """Everything about a run that its seed decides."""
-    timing = {"seconds", "peak_memory"}
-    tables = {
-        name: sorted(
-            tuple(sorted((k, repr(v)) for k, v in row.items() if k not in timing))
-            for row in rows(run / f"{name}.jsonl")
-        )
-        for name in ("batches", "updates", "evals")
-    }
-    return {**tables, "model": _weights(run)}
-
-
-def _weights(run: Path) -> dict[str, list[Any]]:
-    import torch
-
-    return {k: v.tolist() for k, v in torch.load(run / "model.pt").items()}
-
-
-def _table(done: Done, jobs: int) -> list[str]:
-    """The rows of the table at the end of a sweep."""
-    lines = done.out.splitlines()
-    head = max(i for i, line in enumerate(lines) if re.match(r"\s*job\s+status\b", line))
-    return lines[head + 1 : head + 1 + jobs]
 
 
 def test_every_job_of_a_sweep_ends_with_its_own_seed(seeds: Done) -> None:
@@ -64,7 +37,7 @@ def test_every_job_of_a_sweep_ends_with_its_own_seed(seeds: Done) -> None:
 
 
 def test_equal_seeds_give_equal_runs_and_different_ones_do_not(seeds: Done) -> None:
-    first, other, again = map(_facts, seeds.runs())
+    first, other, again = map(facts, seeds.runs())
     assert first["updates"]
     assert first == again
     for part in ("batches", "updates", "evals", "model"):
@@ -73,14 +46,14 @@ def test_equal_seeds_give_equal_runs_and_different_ones_do_not(seeds: Done) -> N
 
 def test_a_run_alone_is_equal_to_the_same_job_of_a_sweep(seeds: Done, tmp_path: Path) -> None:
     alone = runner(workshop(tmp_path / "start"), *tiny(), "optim.lr=1e-3", "task.say=hello", "seed=0").expect(0)
-    assert _facts(alone.run()) == _facts(seeds.runs()[0])
+    assert facts(alone.run()) == facts(seeds.runs()[0])
     assert _servers(alone.run()) != _servers(seeds.runs()[0]), "the control: another command has another fork server"
 
 
 def test_the_table_of_a_sweep_names_every_job_and_its_state(seeds: Done) -> None:
-    table = _table(seeds, 3)
-    for line, seed in zip(table, (0, 1, 0), strict=True):
-        assert re.match(rf"\s*seed={seed}\s+finished\s+3\s+8\s", line), table
+    lines = table(seeds, 3)
+    for line, seed in zip(lines, (0, 1, 0), strict=True):
+        assert re.match(rf"\s*seed={seed}\s+finished\s+3\s+8\s", line), lines
     assert f"sweep folder: {seeds.runs()[0].parent}" in seeds.out.replace("\n", " ")
 
 
@@ -112,9 +85,9 @@ def test_a_job_that_fails_does_not_keep_the_others_from_running(tmp_path: Path) 
     done = runner(workshop(tmp_path / "start"), *tiny(), "-m", "task.fail=rank0,nobody,rank1").expect(1)
     runs = done.runs()
     assert [status(r)["state"] for r in runs] == ["failed", "finished", "failed"]
-    table = _table(done, 3)
-    for line, name, state in zip(table, ("rank0", "nobody", "rank1"), ("failed", "finished", "failed"), strict=True):
-        assert re.match(rf"\s*task\.fail={name}\s+{state}\s", line), table
+    lines = table(done, 3)
+    for line, name, state in zip(lines, ("rank0", "nobody", "rank1"), ("failed", "finished", "failed"), strict=True):
+        assert re.match(rf"\s*task\.fail={name}\s+{state}\s", line), lines
     for run, rank in ((runs[0], 0), (runs[2], 1)):
         message = f"rank {rank} of 2 failed: ValueError: the machine of rank {rank} is on fire"
         assert status(run)["reason"] == message
@@ -132,7 +105,7 @@ def test_a_job_that_is_interrupted_ends_the_sweep(tmp_path: Path) -> None:
         done = command.wait(15).expect(130)
         until(lambda: not marked(command.mark), 15, "nothing is left")
     assert [status(r)["state"] for r in done.runs()] == ["interrupted"]
-    assert " interrupted " in _table(done, 1)[0]
+    assert " interrupted " in table(done, 1)[0]
 
 
 def test_a_recipe_may_be_a_sweep(tmp_path: Path) -> None:
