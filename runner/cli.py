@@ -1,4 +1,4 @@
-"""The verbs: run (the default), plan, compare, twin, recipes, keep. Heavy imports happen inside them, so that each answers at once."""
+"""The verbs: run (the default), plan, compare, twin, doctor, recipes, keep. Heavy imports happen inside them, so that each answers at once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from runner.choices import BatchMode
 from runner.errors import ConfigError, Problem, RunnerError
 
-VERBS = ("run", "plan", "compare", "twin", "recipes", "keep")
+VERBS = ("run", "plan", "compare", "twin", "doctor", "recipes", "keep")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
 
             print(BASH, end="")
             return 0
-        verbs = {"plan": _plan, "compare": _compare, "twin": _twin, "recipes": _recipes, "keep": _keep}
+        verbs = {"plan": _plan, "compare": _compare, "twin": _twin, "doctor": _doctor, "recipes": _recipes, "keep": _keep}
         return verbs.get(verb, _run)(arguments)
     except RunnerError as error:
         print(error, file=sys.stderr)
@@ -69,35 +69,17 @@ def _run(arguments: list[str]) -> int:
 
 
 def _plan(arguments: list[str]) -> int:
-    """Print the plan of a command line. Starts nothing, and imports no torch unless it is asked to look closer."""
-    from runner.build import check_arguments
-    from runner.compose import app
-    from runner.compose.arguments import parse
-    from runner.plan_view import show_plan, sizes_of
+    """Print the plan of a command line. Starts nothing."""
+    from runner import plan_command
 
-    own = [a for a in arguments if a in ("--json", "--load", "--memory")]
-    line = parse([a for a in arguments if a not in own])
-    unknown = [f for f in line.flags if f.startswith("-") and f.partition("=")[0] not in ("--config-dir", "-cd")]
-    if unknown:
-        fix = "It takes --json, --load, --memory and --config-dir"
-        raise ConfigError(Problem(flag, "is not a flag of plan", fix) for flag in unknown)
-    plan = app.compose_one(line, lambda p: check_arguments(p.config.task))
-    if plan.config.batch.mode is BatchMode.auto_memory:
-        from runner.predict.choice import choose  # imports torch, and runs windows
+    return plan_command.run(arguments)
 
-        plan = choose(plan)
-    sizes = sizes_of(plan.config.task, load="--load" in own)
-    if sizes is not None:
-        plan = plan.with_sizes(sizes)
-    if "--memory" in own and plan.memory.peak_bytes is None:
-        from runner.predict.memory import predicted  # imports torch, and runs a window
 
-        plan = predicted(plan)
-    if "--json" in own:
-        print(plan.to_json())
-    else:
-        show_plan(plan)
-    return 0
+def _doctor(arguments: list[str]) -> int:
+    """Look at this machine and the other nodes: what they have, what is wrong. Imports no torch here."""
+    from runner.doctor import command
+
+    return command.run(arguments)
 
 
 def _compare(arguments: list[str]) -> int:

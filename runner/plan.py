@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from hashlib import blake2b
 from math import sqrt
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,10 +32,12 @@ class _Frozen(BaseModel):
 
 
 class Sizes(_Frozen):
-    """What a task holds: training items, and the elements of its gradient."""
+    """What a task holds: training items, and the elements of its gradient. `last` of them are those of its first parameter
+    (an embedding, say), whose gradient a backward finishes last, all at once."""
 
     items: int
     parameters: int
+    last: int = 0
 
 
 class Arithmetic(_Frozen):
@@ -80,6 +82,22 @@ class Memory(_Frozen):
     advice: str | None = None  # where it does not fit: what would
 
 
+class Seconds(_Frozen):
+    """Predicted seconds of a full window. `reduction` is one all-reduce of the gradient by itself, `wire_bytes` what a process sends
+    in a window. The rest needs a measured pace: `compute` of one micro-batch, `waiting` of a window for reductions that the
+    backward does not hide, `batch` of a micro-batch on average, `update` of everything; `bound` is what takes longer by itself."""
+
+    algorithm: str
+    reduction: float
+    wire_bytes: int
+    compute: float | None = None
+    waiting: float | None = None
+    batch: float | None = None
+    update: float | None = None
+    bound: Literal["compute", "link"] | None = None
+    assumptions: tuple[str, ...] = ()
+
+
 class Plan(_Frozen):
     """Everything that a rank needs to know, and everything that two runs are compared by."""
 
@@ -89,6 +107,7 @@ class Plan(_Frozen):
     arithmetic: Arithmetic
     comm: Comm
     memory: Memory
+    seconds: Seconds | None = None  # not predicted, or not predictable
     notes: tuple[str, ...]  # what this setup cannot keep the same
     data: str | None = None  # fingerprint of the training items, once they are loaded
     draws: bool | None = None  # whether the model draws random numbers in training, once the first window has shown it

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.build import BUILT_IN, build
-from runner.plan import Memory, Plan, Sizes
+from runner.plan import Memory, Plan, Seconds, Sizes
 from runner.schema import Link, Task
 
 WORKERS = (1, 2, 8)  # one device, two, and a pod of eight: the guide's columns
@@ -23,8 +23,8 @@ def sizes_of(task: Task, load: bool) -> Sizes | None:
     told = made.sizes() if hasattr(made, "sizes") else None
     if told is not None or not load:
         return told
-    parameters = sum(p.numel() for p in made.model().parameters() if p.requires_grad)
-    return Sizes(items=len(made.train_data()), parameters=parameters)
+    counts = [p.numel() for p in made.model().parameters() if p.requires_grad]
+    return Sizes(items=len(made.train_data()), parameters=sum(counts), last=counts[0] if counts else 0)
 
 
 def show_plan(plan: Plan) -> None:
@@ -56,6 +56,11 @@ def show_plan(plan: Plan) -> None:
         table.add_row(
             "collectives, bytes", f"{most}{plan.comm.collectives}, {plan.comm.bytes:,} an update (full window)"
         )
+    if plan.seconds is not None and a.processes > 1:
+        table.add_row("on the link", _reduction(plan.seconds))
+    if plan.seconds is not None and plan.seconds.update is not None:
+        for number, line in enumerate(_seconds(plan.seconds, a.accum)):
+            table.add_row("" if number else "seconds (predicted)", line)
     if plan.memory.peak_bytes is not None:
         for number, line in enumerate(_memory(plan.memory)):
             table.add_row("" if number else "peak memory", line)
@@ -64,7 +69,7 @@ def show_plan(plan: Plan) -> None:
     table.add_row("experiment, setup", f"{plan.experiment}, {plan.setup}")
     console.print(table)
     console.print(_equivalents(plan))
-    for assumption in plan.memory.assumptions:
+    for assumption in (*plan.memory.assumptions, *(plan.seconds.assumptions if plan.seconds else ())):
         console.print(f"assumed: {assumption}", markup=False, highlight=False)
     for note in plan.notes:
         console.print(f"note: {note}", markup=False, highlight=False)
@@ -105,6 +110,21 @@ def _memory(memory: Memory) -> Iterator[str]:
     yield f"fits, {_gib(left)} to spare" if left >= 0 else f"does not fit, by {_gib(-left)}"
     if memory.advice:
         yield memory.advice
+
+
+def _reduction(seconds: Seconds) -> str:
+    return f"{seconds.algorithm}: {seconds.reduction:.4g} s for the gradient, {seconds.wire_bytes:,} bytes from each process in an update"
+
+
+def _seconds(seconds: Seconds, accum: int) -> Iterator[str]:
+    """The predicted time of an update, and what it is spent on."""
+    assert seconds.update is not None and seconds.compute is not None and seconds.waiting is not None
+    yield f"{seconds.update:.4g} an update, {seconds.batch:.4g} a batch"
+    computing = f"computing takes {accum * seconds.compute:.4g}"
+    if not seconds.reduction:
+        yield computing
+        return
+    yield f"{computing}, waiting for the link {seconds.waiting:.4g}; bound by {'the link' if seconds.bound == 'link' else 'computing'}"
 
 
 def _gib(size: int) -> str:
