@@ -7,8 +7,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from runner.choices import BatchMode
-from runner.errors import ConfigError, Problem, RunnerError
+from runner.errors import RunnerError
 
 VERBS = ("run", "plan", "compare", "twin", "doctor", "recipes", "keep")
 
@@ -30,7 +29,14 @@ def main(arguments: list[str] | None = None) -> int:
 
             print(BASH, end="")
             return 0
-        verbs = {"plan": _plan, "compare": _compare, "twin": _twin, "doctor": _doctor, "recipes": _recipes, "keep": _keep}
+        verbs = {
+            "plan": _plan,
+            "compare": _compare,
+            "twin": _twin,
+            "doctor": _doctor,
+            "recipes": _recipes,
+            "keep": _keep,
+        }
         return verbs.get(verb, _run)(arguments)
     except RunnerError as error:
         print(error, file=sys.stderr)

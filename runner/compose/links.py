@@ -6,9 +6,7 @@ import re
 from pathlib import Path
 
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
-from yaml import YAMLError
 
 from runner.errors import ConfigError, Problem
 from runner.schema import Link
@@ -23,7 +21,7 @@ def read_link(flag: str, text: str) -> Link:
     path = Path(text)
     try:
         values = OmegaConf.to_container(OmegaConf.load(path))
-    except (OSError, YAMLError, OmegaConfBaseException, ValueError) as error:
+    except Exception as error:  # the parser's own are many
         why = getattr(error, "strerror", None) or str(error).splitlines()[0]
         fix = "Give a file that `python -m runner doctor` has written, or a rate such as 350mbit or 100gbit"
         raise ConfigError([Problem(flag, f"'{text}' is no link that can be read ({why})", fix)]) from error
@@ -31,7 +29,8 @@ def read_link(flag: str, text: str) -> Link:
         link = Link.model_validate(values, strict=False)
     except ValidationError as error:
         raise ConfigError(
-            Problem(f"{flag} {text}", f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}") for e in error.errors()
+            Problem(f"{flag} {text}", f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}")
+            for e in error.errors()
         ) from error
     if link.rate is None:
         raise ConfigError([Problem(f"{flag} {text}", "it has no rate", "Set rate: 350 (Mbit/s), say")])

@@ -12,7 +12,7 @@ from runner.errors import ConfigError, Problem
 from runner.link.emulated import shape_of, why_not
 from runner.plan import Plan
 
-_COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++")
+COMPILERS = (os.environ.get("CXX", ""), "g++", "clang++")
 
 
 def cores() -> int:
@@ -59,9 +59,9 @@ def check_hardware(plan: Plan) -> None:
     hardware = plan.config.hardware
     wanted, nodes = hardware.processes // hardware.nodes, hardware.nodes
     here = f"this machine has {_count(gpus(), 'GPU')} and {_count(cores(), 'CPU core')}"
-    if plan.config.compile and hardware.device is Device.cpu and not any(map(shutil.which, _COMPILERS)):
+    if plan.config.compile and hardware.device is Device.cpu and not any(map(shutil.which, COMPILERS)):
         what = (
-            f"torch.compile needs a C++ compiler on the CPU, and none of {', '.join(filter(None, _COMPILERS))} is here"
+            f"torch.compile needs a C++ compiler on the CPU, and none of {', '.join(filter(None, COMPILERS))} is here"
         )
         raise ConfigError([Problem("compile", what, "Install one, or use compile=false")])
     if nodes > 1 and plan.config.rendezvous is None and not plan.config.link.chosen:

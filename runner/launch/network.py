@@ -29,8 +29,14 @@ def interface_of(address: str) -> str | None:
     """The name of the interface whose first address this is; None where it cannot be told."""
     if address.startswith("127."):
         return "lo0" if sys.platform == "darwin" else "lo"
+    return next((name for name, found in addresses() if found == address), None)
+
+
+def addresses() -> list[tuple[str, str]]:
+    """The interfaces that have an address, each with its first one; none where the system is not Linux."""
     if sys.platform != "linux":
-        return None
+        return []
+    found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -38,6 +44,5 @@ def interface_of(address: str) -> str | None:
                 answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
             except OSError:  # an interface without an address
                 continue
-            if socket.inet_ntoa(answer[20:24]) == address:
-                return name
-    return None
+            found.append((name, socket.inet_ntoa(answer[20:24])))
+    return found

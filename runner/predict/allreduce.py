@@ -11,7 +11,9 @@ from math import ceil, log2, sqrt
 
 from runner.schema import Link
 
-GOODPUT = 0.956  # of a link's rate: what headers of TCP, IP and Ethernet leave; measured with gloo from 50 to 350 Mbit/s
+GOODPUT = (
+    0.956  # of a link's rate: what headers of TCP, IP and Ethernet leave; measured with gloo from 50 to 350 Mbit/s
+)
 HOP = 1.5e-4  # seconds that a message takes beside the link's delay: gloo, both ends on cores of their own
 SEGMENT = 1448  # bytes of a TCP segment over Ethernet
 RENO = 1.22  # segments under way times sqrt(loss), of a TCP that halves its window at each loss

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.choices import Device, PrecisionName, SeedingMode, SyncPolicy
+from runner.choices import Device, PrecisionName, SeedingMode
 from runner.plan import BUCKET_BYTES, CARRIER_ELEMENTS, TREE_BUCKET_BYTES, Plan, Seconds, Sizes
 from runner.predict import allreduce
 from runner.predict.allreduce import ALGORITHMS, Path, Shape, path_of

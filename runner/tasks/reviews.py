@@ -64,7 +64,11 @@ class Reviews(Task):
         d = self.width
         embeddings = (self.vocabulary + self.length + 2) * d  # words, places, and their normalization
         head = d * d + d + 2 * d + 2
-        return Sizes(items=self.items, parameters=embeddings + self.layers * (12 * d * d + 13 * d) + head, last=self.vocabulary * d)
+        return Sizes(
+            items=self.items,
+            parameters=embeddings + self.layers * (12 * d * d + 13 * d) + head,
+            last=self.vocabulary * d,
+        )
 
 
 def _reviews(task: Reviews, part: int, count: int) -> list[tuple[np.ndarray, int]]:
