@@ -140,6 +140,9 @@ def _first(asked: Asked, here: Machine, report: _Report) -> None:
         report.nodes = {n: facts for n, facts in first.facts.items() if n}
         if len(first.facts) < asked.nodes:
             return
+        if first.apart:
+            report.say("no all-reduces: not all nodes reach each other")
+            return
         report.say(f"all-reduces between {asked.nodes} nodes ...")
         measured, more = first.sweep()
         for finding in more:
@@ -202,7 +205,7 @@ def _measured(asked: Asked, report: _Report, measured: Measured, between: str) -
     write_link(asked.out, link_yaml(measured, between))
     report.say(
         f"{between}: {measured.way.alpha * 1e3:.3f} ms a message, {measured.mbit:,.1f} Mbit/s, from {len(measured.points)} sizes "
-        f"(within {measured.worst:.0%} of each); python -m runner plan --link {asked.out} uses it"
+        f"(at most {measured.worst:.0%} off, at {measured.where:,} bytes); python -m runner plan --link {asked.out} uses it"
     )
 
 

@@ -32,6 +32,7 @@ class First:
         self._machine, self._nodes, self.address = machine, nodes, address
         self._peers: dict[int, Peer] = {}
         self.facts: dict[int, dict[str, Any]] = {0: facts_of(0, machine, address)}
+        self._apart = False
         self._listener = listen(address, port)
 
     def gather(self, seconds: float) -> Iterator[Finding]:
@@ -55,6 +56,11 @@ class First:
             yield from judging.clocks(number, *self._offset(number))
         yield from judging.interfaces(self.facts)
         yield from self._ways()
+
+    @property
+    def apart(self) -> bool:
+        """Whether some node cannot connect to some other, as `examine` has found."""
+        return self._apart
 
     def sweep(self) -> tuple[Measured | None, list[Finding]]:
         """All-reduces between all nodes, one rank on each."""
@@ -120,12 +126,14 @@ class First:
         doors = {n: self._open(n) for n in self.facts}
         for number, door in doors.items():
             if isinstance(door, str):
+                self._apart = True
                 yield judging.no_door(number, self.facts[number], door)
         for source, target in itertools.permutations(self.facts, 2):
             door = doors[target]
             if not isinstance(door, str):
                 way = self._reach(source, door)
                 if way.how != "open":
+                    self._apart = True
                     yield judging.no_way(source, target, self.facts, door, way)
 
     def _open(self, number: int) -> dict[str, Any] | str:

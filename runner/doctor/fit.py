@@ -6,23 +6,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, median
 
+from runner.doctor.sweep import FRAME
 from runner.errors import RunnerError
-from runner.predict.allreduce import GOODPUT, HOP
+from runner.predict.allreduce import GOODPUT, HOP, TRIPS
 from runner.predict.allreduce import Path as Way
 
 HEADER = "# Measured by python -m runner doctor"
-FEWEST = 3  # sizes that two numbers are fitted to
+FEWEST = 3  # sizes above one packet that bandwidth is told by
+LARGE = 4 * 2**20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A sweep: (bytes, seconds of an all-reduce) by `processes` in a ring, and the line through them."""
+    """A sweep: (bytes, seconds of an all-reduce) by `processes` in a ring, and a line near them."""
 
     processes: int
     points: tuple[tuple[int, float], ...]
     way: Way
-    worst: float  # relative distance of a point from the line
+    worst: float  # relative distance of a point from the line,
+    where: int  # and the size of that point
 
     @property
     def mbit(self) -> float:
@@ -30,40 +34,31 @@ class Measured:
 
 
 def fit(processes: int, points: Sequence[tuple[int, float]]) -> Measured:
-    """The line seconds = latency + bytes / bandwidth nearest to all points, each weighed by its own seconds, so that small and
-    large ones count alike. Neither number comes out negative. Raises RunnerError for fewer than three points."""
-    if len(points) < FEWEST:
+    """Latency as small messages show it, bandwidth as large ones do with that latency. A line through all points would be bent
+    by those in between, which a sender's queue makes faster, and a connection that is still finding its speed slower.
+    Raises RunnerError where there are no large ones."""
+    small = [seconds for size, seconds in points if 4 * processes < size <= FRAME]  # with a part for each process
+    large = [(size, seconds) for size, seconds in points if size >= LARGE] or list(points[-FEWEST:])
+    if not small or len([size for size, _ in points if size > FRAME]) < FEWEST:
         raise RunnerError(f"{len(points)} sizes were measured, too few to tell latency from bandwidth")
-    weights = [1 / seconds**2 for _, seconds in points]
-    total = sum(weights)
-    size = sum(w * n for w, (n, _) in zip(weights, points, strict=True)) / total
-    time_ = sum(w * s for w, (_, s) in zip(weights, points, strict=True)) / total
-    spread = sum(w * (n - size) ** 2 for w, (n, _) in zip(weights, points, strict=True))
-    slope = sum(w * (n - size) * (s - time_) for w, (n, s) in zip(weights, points, strict=True)) / spread
-    start = time_ - slope * size
-    if slope <= 0:  # no bandwidth can be seen in these sizes: take what the largest shows at least
-        n, s = max(points)
-        slope, start = s / n, min(s for _, s in points)
-    elif start < 0:
-        slope = sum(w * n * s for w, (n, s) in zip(weights, points, strict=True)) / sum(
-            w * n * n for w, (n, _) in zip(weights, points, strict=True)
-        )
-        start = 0.0
+    start = min(median(small), min(seconds for _, seconds in large) / 2)
+    slope = mean((seconds - start) / size for size, seconds in large)
     steps = 2 * (processes - 1)
     way = Way(start / steps, steps / processes / slope)
-    worst = max(abs(start + slope * n - s) / s for n, s in points)
-    return Measured(processes, tuple(points), way, worst)
+    worst, where = max((abs(start + slope * size - seconds) / seconds, size) for size, seconds in points)
+    return Measured(processes, tuple(points), way, worst, where)
 
 
 def link_yaml(measured: Measured, between: str) -> str:
     """The measured way as a link: the rate that has this goodput, the delay that has this latency."""
     rate = measured.mbit / GOODPUT
-    delay = max(0.0, measured.way.alpha - HOP) * 1e3
+    delay = max(0.0, measured.way.alpha - HOP) / TRIPS * 1e3
+    off = f"at most {measured.worst:.0%} off, at {measured.where:,} bytes"
     sizes = f"{measured.points[0][0]} to {measured.points[-1][0]:,} bytes"
     return (
         f"{HEADER} on {time.strftime('%Y-%m-%d')} {between}.\n"
-        f"# All-reduces of {sizes}: {measured.way.alpha * 1e3:.3f} ms a message and {measured.mbit:.1f} Mbit/s, within "
-        f"{measured.worst:.0%} of each.\n"
+        f"# All-reduces of {sizes}: {measured.way.alpha * 1e3:.3f} ms a message and {measured.mbit:.1f} Mbit/s, "
+        f"{off}.\n"
         f"name: measured\n"
         f"rate: {rate:.1f}       # Mbit/s, of which {GOODPUT} arrive\n"
         f"delay: {delay:.4f}     # ms, one way, beside the {HOP * 1e3:g} ms of every message\n"

@@ -48,9 +48,8 @@ def interfaces(facts: Mapping[int, Facts]) -> Iterator[Finding]:
     for number, mine in facts.items():
         named, way = mine["variable"], mine["on_the_way"]
         if named and mine["address"] != way:
-            what = f"GLOO_SOCKET_IFNAME={named} on node {number} stands for {mine['address']}, and the way to the other nodes is by {way}"
-            loopback = mine["address"].startswith("127.")
-            yield Finding(what, f"unset GLOO_SOCKET_IFNAME on node {number}", wrong=loopback)
+            what = f"GLOO_SOCKET_IFNAME={named} on node {number} stands for {mine['address']}; the way to the other nodes is by {way}"
+            yield Finding(what, f"unset GLOO_SOCKET_IFNAME on node {number} unless that is meant", wrong=False)
         elif not named and mine["interface"] is None:
             what = (
                 f"{way} on node {number} is not the first address of an interface, so gloo cannot be told which to take"
@@ -88,7 +87,8 @@ def no_way(source: int, target: int, facts: Mapping[int, Facts], door: Facts, wa
     start = f"node {source} ({facts[source]['host']}) cannot connect to {there}"
     if address != facts[target]["on_the_way"]:
         return Finding(
-            start, f"unset GLOO_SOCKET_IFNAME on node {target}, or name the interface of {facts[target]['on_the_way']}"
+            f"{start}, which GLOO_SOCKET_IFNAME={facts[target]['variable']} stands for there",
+            f"unset GLOO_SOCKET_IFNAME on node {target}, or name the interface of {facts[target]['on_the_way']}",
         )
     if way.how == "stranger":
         return Finding(f"{start}: something else answers there", "Give an address that is node 0's own as rendezvous")

@@ -17,7 +17,7 @@ from runner.launch.network import LOOPBACK, interface_of, listen
 from runner.launch.warm import CONTEXT, warm_up
 
 SIZES = tuple(4**n for n in range(1, 14))  # 4 bytes to 64 MiB
-BUDGET = 20.0  # seconds for all sizes
+BUDGET = 10.0  # seconds for all sizes
 MOST_REPEATS = 20
 CONNECT_LIMIT = 20.0  # seconds for ranks to find each other
 WHOLE_LIMIT = 60.0  # seconds after which a sweep is ended: loading torch, connecting, measuring, and some more
