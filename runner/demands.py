@@ -172,9 +172,6 @@ def _link(config: Config) -> Iterator[Problem]:
         yield Problem("link", what, "Leave out one of the two")
     if link.rate is None:
         yield Problem("link.rate", f"link={link.name} has no rate", "Set link.rate=200 (Mbit/s), say")
-    if hardware.device is not Device.cpu:
-        what = f"{link.name} would join processes on CPUs; those of {hardware.device.value} reach each other past it"
-        yield Problem("link", what, "Use hardware=2node, or link=none")
     if not link.simulate:
         return
     if link.loss:

@@ -8,7 +8,7 @@ from typing import Any
 from runner.doctor.findings import Finding
 from runner.doctor.reach import LIMIT, Way
 from runner.doctor.sweep import FRAME, Outcome
-from runner.launch.joining import VERSIONS
+from runner.launch.introduction import VERSIONS
 
 Facts = Mapping[str, Any]
 

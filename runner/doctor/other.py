@@ -14,7 +14,7 @@ from runner.doctor.machine import Machine
 from runner.doctor.reach import Door, try_door
 from runner.doctor.sweep import Rank, seat
 from runner.errors import RunnerError
-from runner.launch.joining import introduction
+from runner.launch.introduction import introduction
 from runner.launch.network import addresses, interface_of
 from runner.launch.peer import Peer
 

@@ -71,6 +71,9 @@ def check_hardware(plan: Plan) -> None:
             f"the next one; under Slurm, srun or launch=slurm does that; on this machine alone link=350mbit makes the nodes, and hardware={_choice(hardware.processes, 'cpu')} would run"
         )
         raise ConfigError([Problem("rendezvous", what, fix)])
+    if plan.config.link.chosen and hardware.device is not Device.cpu:
+        what = f"{plan.config.link.name} would join processes on CPUs; those of {hardware.device.value} reach each other past it"
+        raise ConfigError([Problem("link", what, "It can be planned. To run, use hardware=2node, or link=none")])
     shape = shape_of(plan)
     if shape is not None and (why := why_not(shape)):
         what = f"link={plan.config.link.name} needs a network namespace for each node: {why}"

@@ -49,7 +49,6 @@ WRONG = {
     "link=350mbit link.delay=-1": ("link.delay", "greater than or equal to 0"),
     "link=350mbit link.latency=1": ("link.latency", "delay"),
     "link=slow": ("link", "350mbit"),
-    "link=350mbit hardware=2gpu": ("link", "link=none"),
     "link=350mbit link.simulate=true link.loss=1": ("link.loss", "link.loss=0"),
     "link=350mbit link.simulate=true hardware.parallel=fsdp": ("link.simulate", "hardware.parallel=fsdp"),
     "link=350mbit link.simulate=true seeding=bitwise": ("link.simulate", "seeding=bitwise"),
