@@ -1,9 +1,9 @@
 """Predicted against measured seconds per batch, over links and policies: `python -m benchmarks.link_prediction`.
 
-Every round runs two processes without a link, whose unsynchronized micro-batches give the pace of computing, and then every
-policy on every link, on two nodes made of this machine. A cell's error is the median over the rounds of measured /
-predicted - 1, each round held against its own pace: other work on the machine comes and goes. Prints the worst cell in the
-end. About two minutes a round on two quiet cores; needs network namespaces (docs/link.md).
+Two processes without a link, whose unsynchronized micro-batches give the pace of computing, run before and after every
+policy on every link, on two nodes made of this machine: a cell is held against the mean of the two paces around it, because
+other work on the machine comes and goes. A cell's error is the median over the rounds of measured / predicted - 1. Prints the
+worst cell in the end. About three minutes a round on two quiet cores; needs network namespaces (docs/link.md).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median
 
@@ -44,13 +45,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.rounds):
             base = Path(folder) / str(number)
-            pace = pace_of(_run(base / "pace", arguments.updates, "hardware=2cpu", "sync=accumulate"))
-            print(f"round {number + 1}: a micro-batch computes for {pace.micro:.4f} s", flush=True)
+            before = _pace(base / "pace", arguments.updates)
             for link in arguments.links.split(","):
                 for policy in POLICIES:
                     setup = ["hardware=2node", f"link={link}", f"sync={policy}"]
                     run = _run(base / f"{link}-{policy}", arguments.updates, *setup)
-                    errors[link, policy].append((_measured(run), _predicted(setup, pace)))
+                    after = _pace(base / f"{link}-{policy}-pace", arguments.updates)
+                    between = replace(before, micro=(before.micro + after.micro) / 2)
+                    errors[link, policy].append((_measured(run), _predicted(setup, between)))
+                    print(
+                        f"round {number + 1} {link} {policy}: paces {before.micro:.4f}, {after.micro:.4f}", flush=True
+                    )
+                    before = after
     return _table(errors)
 
 
@@ -60,6 +66,10 @@ def _run(folder: Path, updates: int, *setup: str) -> Path:
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stderr}")
     return folder
+
+
+def _pace(folder: Path, updates: int) -> Pace:
+    return pace_of(_run(folder, updates, "hardware=2cpu", "sync=accumulate"))
 
 
 def _measured(run: Path) -> float:
