@@ -63,6 +63,13 @@ def gradient_bytes(plan: Plan, sizes: Sizes) -> int:
     return (sizes.parameters + CARRIER_ELEMENTS) * element
 
 
+def bucket_bytes(plan: Plan) -> int:
+    """What one collective carries."""
+    config = plan.config
+    by_tree = config.seeding.mode is SeedingMode.bitwise or config.precision.weights is not None
+    return TREE_BUCKET_BYTES if by_tree else BUCKET_BYTES
+
+
 def algorithm_of(plan: Plan, shape: Shape, sizes: Sizes) -> str:
     """The all-reduce that would run: recursive doubling where every bit is to be the same, a flat ring under gloo, under NCCL
     what is fastest on paper."""
@@ -70,16 +77,15 @@ def algorithm_of(plan: Plan, shape: Shape, sizes: Sizes) -> str:
         return "recursive doubling"
     if plan.config.hardware.device is Device.cpu:
         return "ring"
-    return allreduce.best(shape, min(gradient_bytes(plan, sizes), BUCKET_BYTES))
+    return allreduce.best(shape, min(gradient_bytes(plan, sizes), bucket_bytes(plan)))
 
 
 def _reduction(plan: Plan, shape: Shape, sizes: Sizes, name: str, backward: float) -> float:
     """Seconds of one reduction of the whole gradient that come after a backward of so many."""
     if shape.processes == 1:
         return 0.0
-    size, config = gradient_bytes(plan, sizes), plan.config
-    by_tree = config.seeding.mode is SeedingMode.bitwise or config.precision.weights is not None
-    bucket = TREE_BUCKET_BYTES if by_tree else BUCKET_BYTES
+    size = gradient_bytes(plan, sizes)
+    bucket = bucket_bytes(plan)
     last = size * sizes.last / max(1, sizes.parameters)
     return after_backward(backward, buckets_of(size, bucket, last), lambda part: _time(name, shape, part))
 

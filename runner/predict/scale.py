@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from runner.plan import BUCKET_BYTES, Plan, Sizes
+from runner.plan import Plan, Sizes
 from runner.predict.allreduce import ALGORITHMS, Shape, best
-from runner.predict.link import gradient_bytes
+from runner.predict.link import bucket_bytes, gradient_bytes
 from runner.predict.overlap import after_backward, buckets_of
 from runner.predict.pace import Pace
 
@@ -40,7 +40,7 @@ def scale(plan: Plan, sizes: Sizes, shape: Shape, pace: Pace | None) -> Iterator
     local = shape.local if shape.nodes > 1 else ON_A_NODE
     size = gradient_bytes(plan, sizes)
     last = size * sizes.last / max(1, sizes.parameters)
-    bucket = min(BUCKET_BYTES, size)
+    bucket = min(bucket_bytes(plan), size)
     for count in COUNTS:
         here = replace(shape, processes=count, nodes=max(1, count // local))
         name = best(here, bucket)
