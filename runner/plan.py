@@ -32,8 +32,8 @@ class _Frozen(BaseModel):
 
 
 class Sizes(_Frozen):
-    """What a task holds: training items, and the elements of its gradient. `last` of them are those of its first parameter
-    (an embedding, say), whose gradient a backward finishes last, all at once."""
+    """What a task holds: training items, and the elements of its gradient, `last` of them in its first parameter, whose
+    gradient comes last."""
 
     items: int
     parameters: int
@@ -83,9 +83,8 @@ class Memory(_Frozen):
 
 
 class Seconds(_Frozen):
-    """Predicted seconds of a full window. `reduction` is one all-reduce of the gradient by itself, `wire_bytes` what a process sends
-    in a window. The rest needs a measured pace: `compute` of one micro-batch, `waiting` of a window for reductions that the
-    backward does not hide, `batch` of a micro-batch on average, `update` of everything; `bound` is what takes longer by itself."""
+    """Predicted for a full window: one `reduction` by itself, and what a process sends. The rest needs a measured pace: `compute`
+    of a micro-batch, `waiting` for reductions that no backward hides; `bound` is what takes longer by itself."""
 
     algorithm: str
     reduction: float

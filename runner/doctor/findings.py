@@ -15,7 +15,8 @@ class Finding:
     wrong: bool = True
 
     def __str__(self) -> str:
-        return f"{'wrong' if self.wrong else 'note'}: {self.what}. {self.cure}"
+        line = f"{'wrong' if self.wrong else 'note'}: {self.what}"
+        return f"{line}. {self.cure}" if self.cure else line
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

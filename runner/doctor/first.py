@@ -6,6 +6,7 @@ import itertools
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -87,8 +88,18 @@ class First:
             peer.tell("refused", why="a doctor waits here, not a run: type `doctor` there, too")
             peer.close()
             return
-        number = int(hello["rank"])
-        peer.name = f"node {number}, {hello['host']}"
+        try:
+            number, peer.name = int(hello["rank"]), f"node {hello['rank']}, {hello['host']}"
+            own, found = str(hello["on_the_way"]), [Finding(**f) for f in hello["findings"]]
+            if missing := {"address", "variable", "interface"} - set(hello):
+                raise KeyError(*missing)
+        except (KeyError, TypeError, ValueError):
+            peer.tell("refused", why="it does not say what this doctor asks for: install the same on all nodes")
+            peer.close()
+            yield Finding(
+                f"a node at {seen} has another doctor than this one", "Install the same samestep on all nodes"
+            )
+            return
         if not 0 < number < self._nodes or number in self._peers:
             taken = number in self._peers
             why = f"node.rank={number} is {'taken' if taken else f'none of 1 to {self._nodes - 1}'}"
@@ -97,10 +108,10 @@ class First:
             yield Finding(f"{peer.name} was sent away: {why}", "Give every node a rank of its own")
             return
         self._peers[number], self.facts[number] = peer, hello
-        for found in hello["findings"]:
-            yield Finding(**(found | {"what": f"on node {number} ({hello['host']}), {found['what']}"}))
-        if hello["on_the_way"] != seen:
-            yield judging.translated(number, hello["on_the_way"], seen)
+        for said in found:
+            yield replace(said, what=f"on node {number} ({hello['host']}), {said.what}")
+        if own != seen:
+            yield judging.translated(number, own, seen)
 
     def _ask(self, number: int, kind: str, within: float = ANSWER_WITHIN, **facts: Any) -> dict[str, Any]:
         """A node's answer. Raises RunnerError if none comes."""

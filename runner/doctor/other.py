@@ -70,7 +70,17 @@ class Answers:
                     raise RunnerError(f"refused by {self._first.name}: {message['why']}")
                 if kind == "bye":
                     return [Finding(**f) for f in message["findings"]]
-                self._first.tell("answer", **getattr(self, f"_{kind}")(message))
+                answers = {
+                    "clock": self._clock,
+                    "door": self._door,
+                    "reach": self._reach,
+                    "sweep_with": self._sweep_with,
+                }
+                if kind not in answers:
+                    raise RunnerError(
+                        f"{self._first.name} asks for '{kind}', which is unknown here. Install the same on all nodes"
+                    )
+                self._first.tell("answer", **answers[kind](message))
         finally:
             for door in self._doors:
                 door.close()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import socket
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
-from tests.commands import Done, started
+from tests.commands import Done, started, until
 
 pytestmark = pytest.mark.ranks
 
@@ -75,3 +76,20 @@ def test_a_firewall_in_one_direction(tmp_path: Path) -> None:
     assert "firewall drops" in closed
     assert json.loads(first.out)["link"] is None and not (tmp_path / "link.yaml").exists()
     assert "Open all TCP ports from node 1 to node 0" in second.expect(1).out
+
+
+def test_one_that_speaks_otherwise(tmp_path: Path) -> None:
+    """Another version's doctor, or none at all, is sent away with a line, and the first one goes on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    with started(tmp_path, "doctor", "hardware.nodes=2", f"rendezvous=127.0.0.1:{port}", "node.wait=5") as first:
+        until(lambda: "waiting for 1 more" in first.said()[0], 30, "the first node waits")
+        for hello in ({"kind": "doctor", "rank": 1, "host": "h"}, {"kind": "hello", "rank": 1}):
+            with Connection(socket.create_connection(("127.0.0.1", port)).detach()) as peer:
+                peer.send_bytes(json.dumps(hello).encode())
+                told = [json.loads(peer.recv_bytes())]
+                while told[-1]["kind"] == "beat":
+                    told.append(json.loads(peer.recv_bytes()))
+            assert told[-1]["kind"] == "refused"
+        done = first.wait().expect(1)
+    assert "has another doctor than this one" in done.out and "no sign of node 1" in done.out
