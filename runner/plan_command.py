@@ -15,7 +15,7 @@ from runner.compose.links import overrides_of, read_link
 from runner.errors import ConfigError, Problem
 from runner.plan import Plan, Seconds, Sizes
 from runner.plan_view import show_plan, sizes_of
-from runner.predict.link import predict, shape_of
+from runner.predict.link import predict, predictable, shape_of
 from runner.predict.pace import Pace, pace_of
 from runner.predict.scale import scale
 from runner.scale_view import show_scale
@@ -108,6 +108,9 @@ def _scale(plan: Plan, sizes: Sizes | None, pace: Pace | None, inside: Link | No
     if sizes is None:
         what = f"the size of {plan.config.task.target} is known once it is loaded"
         raise ConfigError([Problem("--scale", what, "Add --load")])
+    if not predictable(plan):
+        what = "what sharded models and compress=powersgd send depends on more than the number of parameters"
+        raise ConfigError([Problem("--scale", what, "Use hardware.parallel=ddp, and another compress")])
     shape = shape_of(plan, inside, always=True)
     if shape is None:
         what = "what joins the nodes is not known"

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.choices import Device, PrecisionName, SeedingMode
-from runner.plan import BUCKET_BYTES, CARRIER_ELEMENTS, TREE_BUCKET_BYTES, Plan, Seconds, Sizes
+from runner.buckets import DEFAULT
+from runner.choices import CompressName, Device, PrecisionName, SeedingMode, SyncPolicy
+from runner.plan import CARRIER_ELEMENTS, Plan, Seconds, Sizes
 from runner.predict import allreduce
 from runner.predict.allreduce import ALGORITHMS, Path, Shape, path_of
 from runner.predict.overlap import after_backward, buckets_of
@@ -21,20 +22,21 @@ NVLINK = Path(1e-5, 300e9)
 
 def predict(plan: Plan, sizes: Sizes, pace: Pace | None, inside: Link | None = None) -> Seconds | None:
     """The seconds of an update and of a micro-batch over the plan's link; `inside` joins the processes of a node (else what
-    their kind of device has). None where the plan does not say how its nodes are joined, or shards the model."""
+    their kind of device has). None where the plan does not say how its nodes are joined, shards the model, or sends
+    what depends on the shapes of its parameters (powersgd)."""
     shape = shape_of(plan, inside)
-    if shape is None or plan.config.hardware.sharded:
+    if shape is None or not predictable(plan):
         return None
     arithmetic = plan.arithmetic
     name, size = algorithm_of(plan, shape, sizes), gradient_bytes(plan, sizes)
     reduction = _reduction(plan, shape, sizes, name, backward=0.0)
-    reductions = plan.comm.reductions
+    reductions, hidden = reductions_of(plan)
     facts = {"algorithm": name, "reduction": reduction, "wire_bytes": round(_wire(plan, name, size) * reductions)}
     assumed = list(_assumptions(plan, shape, pace, inside))
     if pace is None:
         return Seconds(**facts, assumptions=tuple(assumed))
     pace = pace.scaled_to(arithmetic.per_device)
-    waiting = reductions * _reduction(plan, shape, sizes, name, pace.micro * pace.backward)
+    waiting = reductions * _reduction(plan, shape, sizes, name, pace.micro * pace.backward * hidden)
     compute = arithmetic.accum * pace.micro
     return Seconds(
         **facts,
@@ -45,6 +47,20 @@ def predict(plan: Plan, sizes: Sizes, pace: Pace | None, inside: Link | None = N
         bound="link" if reductions * reduction > compute else "compute",
         assumptions=tuple(assumed),
     )
+
+
+def predictable(plan: Plan) -> bool:
+    """Whether what a plan sends follows from the number of its parameters alone."""
+    return not plan.config.hardware.sharded and plan.config.compress.name is not CompressName.powersgd
+
+
+def reductions_of(plan: Plan) -> tuple[float, bool]:
+    """Reductions of a window, on average, and whether a backward hides some of each: local_sgd averages weights, once
+    every so many updates and after them."""
+    sync = plan.config.sync
+    if sync.policy is SyncPolicy.local_sgd:
+        return 1 / (sync.every or 1), False
+    return (1 if sync.policy.reduces_once else plan.arithmetic.accum), True
 
 
 def shape_of(plan: Plan, inside: Link | None = None, always: bool = False) -> Shape | None:
@@ -58,16 +74,22 @@ def shape_of(plan: Plan, inside: Link | None = None, always: bool = False) -> Sh
 
 
 def gradient_bytes(plan: Plan, sizes: Sizes) -> int:
-    """What one reduction carries: the gradient, and the window's loss total and weight."""
-    element = 8 if plan.config.precision.name is PrecisionName.fp64 else 4
-    return (sizes.parameters + CARRIER_ELEMENTS) * element
+    """What one reduction sends: the gradient, and the window's loss total and weight."""
+    return sizes.parameters * _sent(plan) + CARRIER_ELEMENTS * _element(plan)
+
+
+def _element(plan: Plan) -> int:
+    return 8 if plan.config.precision.name is PrecisionName.fp64 else 4
+
+
+def _sent(plan: Plan) -> int:
+    """Bytes of one number of the gradient on its way."""
+    return _element(plan) if plan.config.compress.name is CompressName.none else 2
 
 
 def bucket_bytes(plan: Plan) -> int:
-    """What one collective carries."""
-    config = plan.config
-    by_tree = config.seeding.mode is SeedingMode.bitwise or config.precision.weights is not None
-    return TREE_BUCKET_BYTES if by_tree else BUCKET_BYTES
+    """What one collective sends."""
+    return round((plan.comm.bucket_bytes or DEFAULT) * _sent(plan) / _element(plan))
 
 
 def algorithm_of(plan: Plan, shape: Shape, sizes: Sizes) -> str:

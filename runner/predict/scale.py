@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.plan import Plan, Sizes
 from runner.predict.allreduce import ALGORITHMS, Shape, best
-from runner.predict.link import bucket_bytes, gradient_bytes
+from runner.predict.link import bucket_bytes, gradient_bytes, reductions_of
 from runner.predict.overlap import after_backward, buckets_of
 from runner.predict.pace import Pace
 
@@ -59,9 +59,9 @@ def _update(
     if pace is None:
         return {"update": None, "efficiency": None}
     pace = pace.scaled_to(plan.arithmetic.per_device)
-    backward = pace.micro * pace.backward
+    reductions, hidden = reductions_of(plan)
+    backward = pace.micro * pace.backward * hidden
     waiting = after_backward(backward, buckets_of(*parts), lambda part: ALGORITHMS[name](shape, part))
     alone = plan.arithmetic.accum * pace.micro + pace.tail
-    reductions = max(1, plan.comm.reductions)
     update = alone + reductions * waiting
     return {"update": update, "efficiency": alone / update}

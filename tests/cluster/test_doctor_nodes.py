@@ -68,7 +68,9 @@ def test_the_rate_and_the_delay_of_a_link_come_out_and_the_plan_uses_them(tmp_pa
     rate, delay = (float(re.search(rf"^{key}: (\S+)", text, re.MULTILINE)[1]) for key in ("rate", "delay"))  # type: ignore[index]
     assert rate == pytest.approx(200, rel=0.1)
     assert delay == pytest.approx(5, rel=0.25)
-    plan = runner(tmp_path, "plan", "task=reviews", "hardware=2node", "--link", "link.yaml", "--json").expect(0)
+    plan = runner(
+        tmp_path, "plan", "task=reviews", "hardware=2node", "--link", "link.yaml", "sync.bucket_mb=25", "--json"
+    ).expect(0)
     told = json.loads(plan.out)
     assert told["config"]["link"]["rate"] == rate
     assert told["seconds"]["reduction"] == pytest.approx(told["comm"]["bytes"] * 8 / (rate * 1e6 * 0.956), rel=0.1)

@@ -21,7 +21,7 @@ ON_TOP = 0.1  # of the bytes, at most: headers (a kernel counts one for many fra
 
 def made(bench: Bench, processes: int, updates: int) -> Run:
     settings = [f"hardware={processes}node", "link=1gbit", f"batch.size={2 * processes}", f"budget.updates={updates}"]
-    return bench.run("tests.probe_memory.Wide", MODEL, *settings, "log.memory=false")
+    return bench.run("tests.probe_memory.Wide", MODEL, *settings, "log.memory=false", "sync.bucket_mb=25")
 
 
 def sent(run: Run) -> float:

@@ -96,7 +96,7 @@ def test_what_the_backward_does_not_hide() -> None:
 
 @pytest.mark.parametrize(("policy", "reductions"), [("accumulate", 1), ("every_batch", 4), ("backward_only", 4)])
 def test_an_update_over_a_link(policy: str, reductions: int) -> None:
-    plan, sizes = planned("link=350mbit", f"sync={policy}")
+    plan, sizes = planned("link=350mbit", f"sync={policy}", "sync.bucket_mb=25")
     assert gradient_bytes(plan, sizes) == 10 * MB
     seconds = predict(plan, sizes, PACE)
     assert seconds is not None and seconds.update is not None and seconds.batch is not None
@@ -120,6 +120,31 @@ def test_a_slow_link_bounds_and_small_buckets_overlap() -> None:
     assert 0 < early.waiting < early.reduction / 4, "most of it is sent during the backward"
 
 
+def test_policies_that_change_the_mathematics() -> None:
+    plan, sizes = planned("link=350mbit", "sync.bucket_mb=25")
+    exact = predict(plan, sizes, PACE)
+    plan, sizes = planned("link=350mbit", "sync.bucket_mb=25", "compress=bf16")
+    half = predict(plan, sizes, PACE)
+    plan, sizes = planned("link=350mbit", "sync=local_sgd", "sync.every=5", "sync.bucket_mb=25")
+    seldom = predict(plan, sizes, PACE)
+    assert exact and half and seldom and exact.waiting and half.waiting and seldom.waiting
+    assert half.wire_bytes == 5 * MB + 4 and seldom.wire_bytes == 2 * MB
+    assert half.waiting == pytest.approx(exact.waiting / 2, rel=0.01)
+    assert seldom.waiting == pytest.approx(exact.waiting / 5), "an average every five updates, which no backward hides"
+    plan, sizes = planned("link=350mbit", "compress=powersgd")
+    assert predict(plan, sizes, PACE) is None, "the shapes of the parameters decide"
+
+
+def test_the_bucket_chosen_for_the_link_hides_the_most() -> None:
+    waits = []
+    for size in ("0.0625", "null", "25"):
+        plan, sizes = planned("link=350mbit", f"sync.bucket_mb={size}")
+        seconds = predict(plan, sizes, PACE)
+        assert seconds and seconds.waiting
+        waits.append(seconds.waiting)
+    assert waits[1] < min(waits[0], waits[2])
+
+
 def test_what_is_not_predicted() -> None:
     plan, sizes = planned()
     assert predict(plan, sizes, PACE) is None, "nothing is known of what joins the nodes"
@@ -128,6 +153,8 @@ def test_what_is_not_predicted() -> None:
     plan, sizes = planned("link=1gbit")
     alone = predict(plan, sizes, None)
     assert alone is not None and alone.update is None and alone.reduction > 0
+    with pytest.raises(ConfigError, match="more than the number of parameters"):
+        plan_command([*BUSY, "link=1gbit", "compress=powersgd", "--scale"])
 
 
 def test_other_micro_batches_are_scaled_and_it_says_so() -> None:
