@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
-from runner.buckets import GOODPUT
+from runner.buckets import GOODPUT, TRIPS
 from runner.doctor.sweep import FRAME
 from runner.errors import RunnerError
-from runner.predict.allreduce import HOP, TRIPS
+from runner.predict.allreduce import HOP
 from runner.predict.allreduce import Path as Way
 
 HEADER = "# Measured by python -m runner doctor"

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log2, sqrt
 
-from runner.buckets import GOODPUT, OVERHEAD
+from runner.buckets import GOODPUT, OVERHEAD, TRIPS
 from runner.schema import Link
 
 HOP = OVERHEAD / 2  # seconds that a message takes beside the link's delay: two of them are an all-reduce between two
-TRIPS = 2  # times that a message has to wait for the link's delay: gloo announces it first; measured, 21.4 ms for the two of 5 ms each
 SEGMENT = 1448  # bytes of a TCP segment over Ethernet
 RENO = 1.22  # segments under way times sqrt(loss), of a TCP that halves its window at each loss
 

@@ -1,9 +1,10 @@
 """A link that is not there: reductions end as late as it would let them.
 
 The model: P processes on N nodes reduce in a ring, which crosses every link between nodes once. A bucket of B bytes
-takes 2 (P - 1) steps, of B / P bytes each, and each step waits for the link's delay: it occupies the link for
+takes 2 (P - 1) steps, of B / P bytes each, and each step waits for the link's delay twice, since gloo
+announces what it sends: it occupies the link for
 
-    2 (P - 1) / P x 8 B / goodput  +  2 (P - 1) x delay
+    2 (P - 1) / P x 8 B / goodput  +  2 (P - 1) x 2 delay
 
 where goodput is the rate times 1448 / 1514, what TCP over Ethernet leaves of it. Buckets wait for each other: one is on the link at a time. A bucket's time
 begins when it has really been reduced, which is when all processes have it. Only gradients are late: not the weights that are shared at the
@@ -20,6 +21,7 @@ from queue import SimpleQueue
 import torch
 from torch import Tensor
 
+from runner.buckets import TRIPS
 from runner.plan import Plan
 from runner.schema import Link
 
@@ -30,7 +32,7 @@ def seconds_on(link: Link, size: int, processes: int) -> float:
     """How long a bucket of `size` bytes occupies a link, without jitter."""
     assert link.rate is not None
     steps = 2 * (processes - 1)
-    return steps / processes * size * 8 / (link.rate * 1e6 * PAYLOAD) + steps * link.delay / 1e3
+    return steps / processes * size * 8 / (link.rate * 1e6 * PAYLOAD) + steps * TRIPS * link.delay / 1e3
 
 
 class SimulatedLink:

@@ -96,10 +96,10 @@ def test_the_kernel_is_told_the_rate_in_bits() -> None:
 
 
 def test_how_long_a_bucket_is_on_a_simulated_link() -> None:
-    """Two processes send it whole; four send 6 quarters of it, in 6 steps that each wait for the delay."""
+    """Two processes send it whole; four send 6 quarters of it, in 6 steps that each wait for the delay twice."""
     link = Link(name="custom", rate=8.0, delay=10.0)  # a million bytes a second, less the headers
-    assert seconds_on(link, 1448, 2) == pytest.approx(1514e-6 + 2 * 0.010)
-    assert seconds_on(link, 4 * 1448, 4) == pytest.approx(6 * 1514e-6 + 6 * 0.010)
+    assert seconds_on(link, 1448, 2) == pytest.approx(1514e-6 + 2 * 2 * 0.010)
+    assert seconds_on(link, 4 * 1448, 4) == pytest.approx(6 * 1514e-6 + 6 * 2 * 0.010)
 
 
 def test_buckets_wait_for_each_other_on_a_simulated_link() -> None:
