@@ -202,17 +202,17 @@ class _Job:
         deadline = time.monotonic() + GRACE
         sent: Fault | None = None
         while time.monotonic() < deadline and self._over is None and not self._first.lost:
-            faults = self._ranks.faults()
-            if sent is None and any(f.certain for f in faults):
-                sent = min(faults, key=lambda f: f.kind)
+            best = min(self._ranks.faults(), key=lambda f: f.kind, default=None)
+            if best is not None and (
+                sent is None or best.kind < sent.kind
+            ):  # the first node waits for no more than that
+                sent = best
                 self._report(sent)
-                deadline += GRACE
             self._ranks.ended_well(self._wait(0.2))
         faults = self._ranks.faults()
         if waited(faults):
             faults += self._ranks.silent()
-        if sent is None and faults:
-            self._report(min(faults, key=lambda f: f.kind))
+        if self._over is None and not self._first.lost:
             self._wait_for_verdict()
         if self._over is not None:
             return WorkerFailed(self._over)

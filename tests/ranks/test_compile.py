@@ -9,7 +9,7 @@ import pytest
 
 from tests.running import Bench, Run
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 WINDOWS = ("optim.lr=0.1", "batch.size=16", "budget.updates=7", "optim.clip=1.0", "compile=true")
 ITEMS = 37  # at 16 a window: 16, 16 and 5; in micro-batches of 2, the last one has a single item

@@ -60,13 +60,13 @@ def test_files_appear_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A write that fails leaves the old file, and nothing beside it."""
     file = tmp_path / "status.json"
     rundir.write_text(file, json.dumps({"old": True}))
-    plain = Path.write_text
+    plain = Path.write_bytes
 
-    def half(self: Path, text: str) -> int:
-        plain(self, text[: len(text) // 2])
+    def half(self: Path, content: bytes) -> int:
+        plain(self, content[: len(content) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", half)
+    monkeypatch.setattr(Path, "write_bytes", half)
     with pytest.raises(RecordError, match=r"cannot write .*status\.json: No space left on device"):
         rundir.write_text(file, json.dumps({"old": False}))
     assert json.loads(file.read_text()) == {"old": True}
