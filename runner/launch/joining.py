@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import wait
@@ -140,7 +140,7 @@ class _Job:
     """This node's part in one run."""
 
     def __init__(self, first: Peer, rank: int, plan: Plan, told: dict[str, Any]):
-        self._first, self._plan = first, plan
+        self._first, self._plan, self._number = first, plan, told["number"]
         hardware = plan.config.hardware
         mine = socket.inet_ntoa(_own_address(first))
         place = Place(
@@ -155,7 +155,7 @@ class _Job:
         self._ranks = Ranks(place)
         self._over: str | None = None  # what the first node says about the end
         self._folder = RunFolder(Path(tempfile.mkdtemp(prefix=f"samestep-node-{rank}-")))
-        self._outlet = _Outlet(self._folder, first, place)
+        self._outlet = _Outlet(self._folder, place, self._tell)
 
     def run(self) -> int:
         """All of this node's ranks, to their end. Returns the exit code."""
@@ -167,7 +167,7 @@ class _Job:
                 self._ranks.start(self._plan, self._folder)
                 self._watch()
             self._outlet.hand_over()
-            self._first.tell("done")
+            self._tell("done")
             return 0
         except WorkerFailed as error:
             print(self._over or str(error), file=sys.stderr, flush=True)
@@ -237,15 +237,19 @@ class _Job:
                 self._over = message.get("why", "the first node has ended the run")
         return list(ready)
 
+    def _tell(self, kind: str, **facts: Any) -> None:
+        if not self._first.lost:
+            self._first.tell(kind, job=self._number, **facts)
+
     def _report(self, fault: Fault) -> None:
         facts = {"message": fault.message, "rank": fault.rank, "trace": fault.trace, "time": fault.time}
-        self._first.tell("failed", cause=int(fault.kind), **facts)
+        self._tell("failed", cause=int(fault.kind), **facts)
 
     def _leave(self) -> None:
         """End the ranks, hand over the last rows. The folder goes, unless nobody has taken what is in it."""
         self._ranks.end()
         self._outlet.hand_over()
-        self._first.tell("ended")
+        self._tell("ended")
         if self._first.lost:
             print(f"what was not sent is in {self._folder.path}", file=sys.stderr, flush=True)
         else:
@@ -255,8 +259,8 @@ class _Job:
 class _Outlet:
     """What the ranks here write, line by line, on its way to the first node."""
 
-    def __init__(self, folder: RunFolder, first: Peer, place: Place):
-        self._first = first
+    def __init__(self, folder: RunFolder, place: Place, tell: Callable[..., None]):
+        self._tell = tell
         numbers = range(place.first, place.first + place.count)
         self._tails: dict[int | None, Tail] = {n: Tail(folder.log(n)) for n in numbers}
         self._tails[None] = Tail(folder.batches)
@@ -264,9 +268,18 @@ class _Outlet:
     def hand_over(self, limit: int = -1) -> None:
         """Send the whole lines since the last time: at most `limit` bytes of each file."""
         for rank, tail in self._tails.items():
-            lines = [] if self._first.lost else tail.lines(limit)
-            if lines:
-                self._first.tell("rows", rank=rank, lines=lines)
+            for lines in _parcels(tail.lines(limit)):
+                self._tell("rows", rank=rank, lines=lines)
+
+
+def _parcels(lines: list[str]) -> Iterator[list[str]]:
+    """Lines in pieces that make a message of a moderate size each."""
+    start, size = 0, 0
+    for end, line in enumerate(lines, 1):
+        size += len(line)
+        if size > CHUNK or end == len(lines):
+            yield lines[start:end]
+            start, size = end, 0
 
 
 def _own_address(first: Peer) -> bytes:

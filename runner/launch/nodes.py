@@ -56,6 +56,7 @@ class Nodes:
         """Raises ConfigError where this machine cannot listen at `rendezvous`."""
         self._rendezvous, self._arguments, self._out = rendezvous, list(arguments), out
         self._peers: dict[int, Peer] = {}
+        self._jobs = 0
         self.facts: dict[int, dict[str, Any]] = {}
         self._listener = _open(rendezvous)
         self.address = self._listener.getsockname()[0]
@@ -98,12 +99,14 @@ class Nodes:
             name=f"node 0, {os.uname().nodename}",
         )
         here = replace(here, port=listener.getsockname()[1])
-        job = _Job(Ranks(here), peers, folder, hardware.timeout)
+        self._jobs += 1
+        job = _Job(self._jobs, Ranks(here), peers, folder, hardware.timeout)
         for rank in range(each, hardware.processes):  # what the others print arrives line by line, perhaps never
             folder.log(rank).touch()
         try:
             for number, peer in peers.items():
-                peer.tell("job", plan=plan.to_json(), first=number * each, address=self.address, port=here.port)
+                place = {"first": number * each, "address": self.address, "port": here.port}
+                peer.tell("job", number=self._jobs, plan=plan.to_json(), **place)
             job.ranks.start(plan, folder)
             job.watch(progress)
         except WorkerFailed as error:
@@ -158,7 +161,8 @@ class Nodes:
 class _Job:
     """One run over all nodes, seen from the first."""
 
-    def __init__(self, ranks: Ranks, peers: dict[int, Peer], folder: RunFolder, timeout: float):
+    def __init__(self, number: int, ranks: Ranks, peers: dict[int, Peer], folder: RunFolder, timeout: float):
+        self._number = number
         self.ranks, self._peers, self._folder, self._timeout = ranks, peers, folder, timeout
         self._done: set[int] = set()
         self._ended: set[int] = set()
@@ -195,6 +199,8 @@ class _Job:
 
     def _take(self, number: int, message: dict[str, Any]) -> None:
         kind = message["kind"]
+        if message.get("job") != self._number:  # the last word on the one before
+            return
         if kind == "rows":
             _append(self._folder, message)
         elif kind == "done":
