@@ -27,12 +27,13 @@ class Problem:
     """One thing that is wrong with a configuration.
 
     `key` is the dotted key at fault, `what` says what is wrong with the value found there, and `fix`
-    what to type instead (may be empty).
+    what to type instead (may be empty). `unless` names keys: where one of them is at fault, this is no problem of its own.
     """
 
     key: str
     what: str
     fix: str = ""
+    unless: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         line = f"{self.key}: {self.what}" if self.key else self.what

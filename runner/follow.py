@@ -16,8 +16,8 @@ class Tail:
     def __init__(self, path: Path):
         self._path, self._at, self._rest = path, 0, b""
 
-    def lines(self, limit: int = -1) -> list[str]:
-        """The whole lines since the last look, of at most `limit` bytes (-1: of all there are)."""
+    def lines(self, limit: int = -1, blank: bool = False) -> list[str]:
+        """The whole lines since the last look, of at most `limit` bytes (-1: of all there are); `blank` ones too, if asked."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._at)
@@ -26,7 +26,12 @@ class Tail:
             return []
         self._at += len(data)
         *whole, self._rest = (self._rest + data).split(b"\n")
-        return [line.decode(errors="replace") for line in whole if line]
+        return [line.decode(errors="replace") for line in whole if line or blank]
+
+    def rest(self) -> str:
+        """What stands after the last newline, once nobody will write any more."""
+        rest, self._rest = self._rest, b""
+        return rest.decode(errors="replace")
 
     def rows(self, limit: int = -1) -> list[dict[str, Any]]:
         """The rows since the last look; see `lines`."""

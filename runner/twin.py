@@ -10,7 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from runner.compare.session import TWIN_ENDING
+from runner.compare.read import Run, read_run
+from runner.compare.session import TWIN_ENDING, twin_text
 from runner.environment import capture
 from runner.errors import RecordError, WorkerFailed
 from runner.launch.ending import Terminated, recorded
@@ -26,7 +27,14 @@ def make_twin(path: Path) -> int:
     run = RunFolder(path)
     if not run.plan.exists():
         raise RecordError(f"{path} is no run's folder: it has no plan.json")
-    plan = make_plan(run.read_plan().config).model_copy(update={"disturb": True})
+    config = run.read_plan().config
+    if config.hardware.nodes > 1 and not config.link.chosen:
+        count = config.hardware.processes
+        raise RecordError(
+            f"{path} ran on {config.hardware.nodes} machines, and a twin runs on this one: train the experiment here with "
+            f"hardware={count}cpu, and take the twin of that run, which has the same updates"
+        )
+    plan = make_plan(config).model_copy(update={"disturb": True})
     check_hardware(plan)
     out = Console()
     beside = path.resolve()
@@ -45,4 +53,7 @@ def make_twin(path: Path) -> int:
     finally:
         if folder is not None:
             out.print(f"run folder: {folder.path}", markup=False, highlight=False, soft_wrap=True)
+    pair = [read_run(p) for p in (beside, folder.path)]
+    if isinstance(pair[0], Run) and isinstance(pair[1], Run):
+        out.print(twin_text(pair[0], pair[1]), markup=False, highlight=False, soft_wrap=True)
     return 0

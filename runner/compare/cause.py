@@ -50,12 +50,16 @@ def changes_of(plan: Plan) -> list[str]:
         return []  # nothing is sent
     found = []
     if compress.name is CompressName.powersgd:
-        found.append(f"compress=powersgd (rank {compress.rank}) changes the gradients")
+        found.append(f"compress=powersgd (rank {compress.rank}{_from(compress.start)}) changes the gradients")
     elif compress.name is not CompressName.none:
         found.append(f"compress={compress.name.value} changes the gradients")
     if sync.policy is SyncPolicy.local_sgd:
-        found.append(f"sync=local_sgd (every {sync.every}) changes the updates")
+        found.append(f"sync=local_sgd (every {sync.every}{_from(sync.start)}) changes the updates")
     return found
+
+
+def _from(start: int | None) -> str:
+    return f", from update {start + 1} on" if start else ""
 
 
 def _shares(plan: Plan) -> tuple[int, ...]:

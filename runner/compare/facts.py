@@ -21,9 +21,11 @@ from runner.compare.session import Comparison, Family
 
 @cache
 def facts(run: Run) -> dict[str, Any]:
-    """Numbers of a run; None where there are none. Times leave the first update out: it warms up."""
+    """Numbers of a run; None where there are none. Times leave out the first updates: one warms up, and in some more memory
+    may have been measured, if not in all."""
     rows, batches = run.updates, run.batches
-    seconds = batches["seconds"][batches["update"] > 1]
+    measured = int(np.isfinite(rows["peak_memory"]).sum())
+    seconds = batches["seconds"][batches["update"] > max(1, measured if measured < run.count else 0)]
     if not len(seconds):
         seconds = batches["seconds"]
     last, peaks = float(rows["loss"][-1]), rows["peak_memory"]

@@ -24,6 +24,7 @@ from runner.compare.read import LeftOut, Run, name_all, read_run, shown
 from runner.compare.verdict import Kind
 
 TWIN_ENDING = "-twin"
+EARLY = 20  # updates before rounding has grown much
 
 
 @dataclass(slots=True)
@@ -119,6 +120,16 @@ def yardstick(group: list[Run], twins: list[Run]) -> tuple[Array, Array] | None:
     return np.max([p[0] for p in padded], axis=0), np.max([p[1] for p in padded], axis=0)
 
 
+def twin_text(run: Run, twin: Run) -> str:
+    """How far rounding alone has moved a run's losses, early and in all."""
+    distances = align(run, twin).loss
+    if not len(distances):
+        return f"{twin.name} has no update that {run.name} has"
+    count = len(distances)
+    early = f"{distances[:EARLY].max():.1e} from it in updates 1 to {EARLY}, " if count > EARLY else ""
+    return f"rounding alone moves the losses of {run.name} (relative): {early}{distances.max():.1e} in {'all ' if early else ''}{count}"
+
+
 def _families(runs: list[Run]) -> list[Family]:
     """Setups with several seeds, two by two."""
     by: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
@@ -129,7 +140,8 @@ def _families(runs: list[Run]) -> list[Family]:
             setup.append(run)
     found = []
     for setups in by.values():
-        for left, right in combinations(setups.values(), 2):
+        finished = [runs for runs in setups.values() if runs]
+        for left, right in combinations(finished, 2):
             fewest = min(len(left), len(right))
             if fewest < SEEDS:
                 found.append(Family(left, right, [], f"cannot say: {fewest} seeds; it takes {SEEDS} on both sides"))

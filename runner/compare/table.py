@@ -12,7 +12,7 @@ from runner.compare.cause import experiment_differences
 from runner.compare.facts import facts, group_pairs, setting, settings
 from runner.compare.pairs import Verdict
 from runner.compare.read import Run, shown
-from runner.compare.session import Comparison, Family
+from runner.compare.session import Comparison, Family, twin_text
 from runner.compare.verdict import Kind
 
 STYLES = {
@@ -33,7 +33,9 @@ def show(comparison: Comparison, console: Console) -> None:
     for family in comparison.families:
         _show_family(family, console)
     for twin in comparison.twins:
-        _line(console, "twin", f"{twin.name} is the yardstick for rounding")
+        of = next((r for r in comparison.runs if (r.experiment, r.setup) == (twin.experiment, twin.setup)), None)
+        text = f": {twin_text(of, twin)}" if of else ""
+        _line(console, "twin", f"{twin.name} is the yardstick for rounding{text}")
     for left in comparison.left_out:
         _line(console, "left out", f"{shown(left.path)}: {left.reason}", Kind.incomparable)
     if len(comparison.runs) < 2:
@@ -112,7 +114,7 @@ def _cells(verdict: Verdict | None, run: Run) -> list[str]:
         time,
         str(known["collectives"]),
         f"{known['bytes']:,}",
-        "-" if known["peak_memory"] is None else f"{known['peak_memory'] / 1e6:,.0f} MB",
+        "-" if known["peak_memory"] is None else f"{known['peak_memory'] / 2**20:,.1f} MiB",
     ]
 
 

@@ -64,7 +64,8 @@ def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compo
             check(compose(sound))
         except ConfigError as error:
             told = {p.key for p in problems}
-            fresh = [p for p in error.problems if p.key not in told]
+            sections = told | {key.partition(".")[0] for key in told}
+            fresh = [p for p in error.problems if p.key not in told and not sections.intersection(p.unless)]
             problems.extend(fresh)
             rest = [o for o in sound if not any(o in _blamed(sound, p.key) for p in fresh)]
             if rest != sound:

@@ -5,6 +5,7 @@
     nodes.py     a run over several machines, seen from the first one
     joining.py   the same, seen from another one
     introduction.py   who a node is, and whether it may take part
+    outlet.py    what another one's ranks write, on its way to the first
     peer.py      the line between two of them
     ranks.py     the processes of one machine
     fault.py     which of all reported errors was the cause

@@ -70,7 +70,7 @@ def check_hardware(plan: Plan) -> None:
             "Add node.rank=0 rendezvous=HOST:PORT here, with an address of this machine, and type node.rank=1 rendezvous=HOST:PORT on "
             f"the next one; under Slurm, srun or launch=slurm does that; on this machine alone link=350mbit makes the nodes, and hardware={_choice(hardware.processes, 'cpu')} would run"
         )
-        raise ConfigError([Problem("rendezvous", what, fix)])
+        raise ConfigError([Problem("rendezvous", what, fix, unless=("link",))])
     if plan.config.link.chosen and hardware.device is not Device.cpu:
         what = f"{plan.config.link.name} would join processes on CPUs; those of {hardware.device.value} reach each other past it"
         raise ConfigError([Problem("link", what, "It can be planned. To run, use hardware=2node, or link=none")])

@@ -12,7 +12,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import wait
@@ -21,12 +21,13 @@ from typing import Any
 
 from runner.endpoint import endpoint
 from runner.errors import ConfigError, Problem, RunnerError, WorkerFailed
-from runner.follow import CHUNK, Tail
+from runner.follow import CHUNK
 from runner.launch.ending import Terminated, signals_raised, undisturbed
 from runner.launch.fault import Fault, Kind, failure, waited
 from runner.launch.hardware import check_hardware
 from runner.launch.introduction import introduction
 from runner.launch.network import interface_of
+from runner.launch.outlet import Outlet
 from runner.launch.peer import Peer
 from runner.launch.ranks import GRACE, Place, Ranks
 from runner.launch.warm import warm_up
@@ -109,7 +110,11 @@ def _serve(first: Peer, rank: int, limit: float) -> int:
         if message["kind"] == "job":
             plan = Plan.from_json(message["plan"])
             limit = plan.config.hardware.timeout
-            code = max(code, _Job(first, rank, plan, message).run())
+            first.bear(limit)
+            job = _Job(first, rank, plan, message)
+            code = max(code, job.run())
+            if first.lost and job.over:  # it said why before it left
+                return code
     raise RunnerError(f"{first.name} went missing: {first.lost or f'not heard of for {limit:g} s'}")
 
 
@@ -153,9 +158,9 @@ class _Job:
             name=f"node {rank}, {os.uname().nodename}",
         )
         self._ranks = Ranks(place)
-        self._over: str | None = None  # what the first node says about the end
+        self.over: str | None = None  # what the first node says about the end
         self._folder = RunFolder(Path(tempfile.mkdtemp(prefix=f"samestep-node-{rank}-")))
-        self._outlet = _Outlet(self._folder, place, self._tell)
+        self._outlet = Outlet(self._folder, place, self._tell)
 
     def run(self) -> int:
         """All of this node's ranks, to their end. Returns the exit code."""
@@ -166,11 +171,11 @@ class _Job:
                 write_text(self._folder.plan, self._plan.to_json() + "\n")
                 self._ranks.start(self._plan, self._folder)
                 self._watch()
-            self._outlet.hand_over()
+            self._outlet.close()
             self._tell("done")
             return 0
         except WorkerFailed as error:
-            print(self._over or str(error), file=sys.stderr, flush=True)
+            print(self.over or str(error), file=sys.stderr, flush=True)
             return 1
         except ConfigError as error:
             self._report(Fault(Kind.own, f"{self._ranks.place.name}: {error}", time=time.time()))
@@ -191,8 +196,8 @@ class _Job:
         limit = self._plan.config.hardware.timeout
         while self._ranks.sentinels:
             well = self._ranks.ended_well(self._wait(0.5))
-            if self._over is not None:
-                raise WorkerFailed(self._over)
+            if self.over is not None:
+                raise WorkerFailed(self.over)
             if not well or self._first.lost or self._first.silent_for > limit:
                 raise self._failure(limit)
             self._outlet.hand_over(CHUNK)
@@ -201,7 +206,7 @@ class _Job:
         """What failed here, told to the first node, which answers with what failed first of all."""
         deadline = time.monotonic() + GRACE
         sent: Fault | None = None
-        while time.monotonic() < deadline and self._over is None and not self._first.lost:
+        while time.monotonic() < deadline and self.over is None and not self._first.lost:
             best = min(self._ranks.faults(), key=lambda f: f.kind, default=None)
             if best is not None and (
                 sent is None or best.kind < sent.kind
@@ -212,10 +217,10 @@ class _Job:
         faults = self._ranks.faults()
         if waited(faults):
             faults += self._ranks.silent()
-        if self._over is None and not self._first.lost:
+        if self.over is None and not self._first.lost:
             self._wait_for_verdict()
-        if self._over is not None:
-            return WorkerFailed(self._over)
+        if self.over is not None:
+            return WorkerFailed(self.over)
         if self._first.lost or self._first.silent_for > min(limit, GRACE):
             why = self._first.lost or f"not heard of for {self._first.silent_for:.0f} s"
             faults.append(Fault(Kind.gone, f"{self._first.name} (node 0) went missing with rank 0: {why}"))
@@ -223,7 +228,7 @@ class _Job:
 
     def _wait_for_verdict(self) -> None:
         deadline = time.monotonic() + 2 * GRACE
-        while time.monotonic() < deadline and self._over is None and not self._first.lost:
+        while time.monotonic() < deadline and self.over is None and not self._first.lost:
             self._wait(0.2)
 
     def _wait(self, seconds: float) -> list[object]:
@@ -234,7 +239,7 @@ class _Job:
                 for fault in self._ranks.silent():
                     self._report(fault)
             elif message["kind"] in ("end", "bye"):
-                self._over = message.get("why", "the first node has ended the run")
+                self.over = message.get("why", "the first node has ended the run")
         return list(ready)
 
     def _tell(self, kind: str, **facts: Any) -> None:
@@ -248,38 +253,13 @@ class _Job:
     def _leave(self) -> None:
         """End the ranks, hand over the last rows. The folder goes, unless nobody has taken what is in it."""
         self._ranks.end()
-        self._outlet.hand_over()
+        if not self._first.lost:
+            self._outlet.close()
         self._tell("ended")
-        if self._first.lost:
+        if self._first.lost and self._outlet.holds_rows():
             print(f"what was not sent is in {self._folder.path}", file=sys.stderr, flush=True)
         else:
             shutil.rmtree(self._folder.path, ignore_errors=True)
-
-
-class _Outlet:
-    """What the ranks here write, line by line, on its way to the first node."""
-
-    def __init__(self, folder: RunFolder, place: Place, tell: Callable[..., None]):
-        self._tell = tell
-        numbers = range(place.first, place.first + place.count)
-        self._tails: dict[int | None, Tail] = {n: Tail(folder.log(n)) for n in numbers}
-        self._tails[None] = Tail(folder.batches)
-
-    def hand_over(self, limit: int = -1) -> None:
-        """Send the whole lines since the last time: at most `limit` bytes of each file."""
-        for rank, tail in self._tails.items():
-            for lines in _parcels(tail.lines(limit)):
-                self._tell("rows", rank=rank, lines=lines)
-
-
-def _parcels(lines: list[str]) -> Iterator[list[str]]:
-    """Lines in pieces that make a message of a moderate size each."""
-    start, size = 0, 0
-    for end, line in enumerate(lines, 1):
-        size += len(line)
-        if size > CHUNK or end == len(lines):
-            yield lines[start:end]
-            start, size = end, 0
 
 
 def _own_address(first: Peer) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 
 from runner.endpoint import endpoint
-from runner.errors import ConfigError, Problem, RunnerError, WorkerFailed
+from runner.errors import ConfigError, Problem, RecordError, RunnerError, WorkerFailed
 from runner.launch.ending import undisturbed
 from runner.launch.fault import Fault, Kind, failure, waited
 from runner.launch.introduction import difference, introduction
@@ -72,8 +72,11 @@ class Nodes:
                 raise RunnerError(f"no sign of {_nodes(missing)} after {limit:g} s. {self._typed(missing)}")
             if not told and left < limit - 1:
                 told = True
-                self._out.print(f"waiting for {_nodes(missing)}. {self._typed(missing)}", highlight=False)
+                self._out.print(
+                    f"waiting for {_nodes(missing)}. {self._typed(missing)}", highlight=False, soft_wrap=True
+                )
             self._listener.settimeout(min(left, 1.0))
+            self._drop_lost()
             try:
                 connected, _ = self._listener.accept()
             except TimeoutError:
@@ -83,6 +86,14 @@ class Nodes:
             list(self._peers[number].hear())
             if self._peers[number].lost:
                 raise RunnerError(f"{self._peers[number].name} has left: {self._peers[number].lost}")
+
+    def _drop_lost(self) -> None:
+        """A node that has left before the run began may come back."""
+        for number, peer in list(self._peers.items()):
+            list(peer.hear())
+            if peer.lost:
+                self._out.print(f"{peer.name} has left: {peer.lost}", highlight=False, soft_wrap=True)
+                self._peers.pop(number).close()
 
     def launch(self, plan: Plan, folder: RunFolder, progress: Progress | Silent) -> None:
         """Run all ranks of a plan, here and on the other nodes. Raises WorkerFailed with the first one's own error."""
@@ -113,7 +124,9 @@ class Nodes:
             job.end(str(error))
             raise
         except BaseException as error:
-            job.end(f"node 0 was ended by {str(error) or type(error).__name__}")
+            job.end(
+                f"node 0 was ended by {'SIGINT' if isinstance(error, KeyboardInterrupt) else error or type(error).__name__}"
+            )
             raise
         finally:
             with undisturbed():
@@ -134,7 +147,10 @@ class Nodes:
         if hello is None or hello.get("kind") != "hello":
             peer.close()
             return
-        number, host = int(hello["rank"]), str(hello["host"])
+        number, host = hello.get("rank"), str(hello.get("host"))
+        if not isinstance(number, int):
+            peer.close()
+            return
         peer.name = f"node {number}, {host}"
         why = self._unfit(number, hello, plan.config.hardware.nodes)
         if why is not None:
@@ -142,6 +158,7 @@ class Nodes:
             peer.close()
             self._out.print(f"refused {peer.name}: {why}", highlight=False, soft_wrap=True)
             return
+        peer.bear(plan.config.hardware.timeout)
         peer.tell("welcome", limit=plan.config.hardware.timeout)
         self._peers[number], self.facts[number] = peer, hello
 
@@ -162,7 +179,7 @@ class _Job:
     """One run over all nodes, seen from the first."""
 
     def __init__(self, number: int, ranks: Ranks, peers: dict[int, Peer], folder: RunFolder, timeout: float):
-        self._number = number
+        self._number, self._full = number, False
         self.ranks, self._peers, self._folder, self._timeout = ranks, peers, folder, timeout
         self._done: set[int] = set()
         self._ended: set[int] = set()
@@ -201,8 +218,12 @@ class _Job:
         kind = message["kind"]
         if message.get("job") != self._number:  # the last word on the one before
             return
-        if kind == "rows":
-            _append(self._folder, message)
+        if kind == "rows" and not self._full:
+            try:
+                _append(self._folder, message)
+            except RecordError:
+                self._full = True
+                raise
         elif kind == "done":
             self._done.add(number)
         elif kind == "failed":
@@ -252,8 +273,11 @@ def _append(folder: RunFolder, message: dict[str, Any]) -> None:
     rank = message["rank"]
     path = folder.batches if rank is None else folder.log(int(rank))
     text = "".join(f"{line}\n" for line in message["lines"])
-    with path.open("a") as file:
-        file.write(text)
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError as error:
+        raise RecordError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _nodes(numbers: Sequence[int]) -> str:

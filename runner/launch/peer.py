@@ -1,8 +1,8 @@
 """One node's line to another: messages between the commands that started them, and how long the other has been silent.
 
 A message is a JSON object; nothing that comes in is ever executed. A thread sends a beat every second, so that a
-node that says nothing is one that is stopped, gone or cut off. Nothing here waits for ever: what cannot be sent in
-`SEND_LIMIT` seconds makes the other side count as gone.
+node that says nothing is one that is stopped, gone or cut off. Nothing here waits for ever: what cannot be sent within
+the limit makes the other side count as gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 BEAT = 1.0  # seconds between two signs of life
-SEND_LIMIT = 10  # seconds
+FIRST_LIMIT = 10.0  # seconds that sending may take before the run's own timeout is known
 LARGEST = 64 * 2**20  # bytes of one message
 
 
@@ -28,13 +28,11 @@ class Peer:
     def __init__(self, connected: socket.socket, name: str):
         self.name = name
         self.lost: str | None = None  # why nothing more can come
-        limit = struct.pack("@ll", SEND_LIMIT, 0)
-        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            connected.setsockopt(socket.SOL_SOCKET, option, limit)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.settimeout(None)
         os.set_blocking(connected.fileno(), True)
         self.connection = Connection(connected.detach())
+        self.bear(FIRST_LIMIT)
         self._heard = time.monotonic()
         self._sending = threading.Lock()
         self._closed = threading.Event()
@@ -44,6 +42,13 @@ class Peer:
     def silent_for(self) -> float:
         """Seconds since the last sign of life."""
         return time.monotonic() - self._heard
+
+    def bear(self, seconds: float) -> None:
+        """From now on the other side may take so long to receive what is sent."""
+        limit = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as same:
+            for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+                same.setsockopt(socket.SOL_SOCKET, option, limit)
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Send a message. Where that cannot be done the other side is lost, which `hear` will show."""
@@ -61,6 +66,8 @@ class Peer:
                 if not self.connection.poll():
                     return
                 message = json.loads(self.connection.recv_bytes(LARGEST))
+                if not isinstance(message, dict) or not isinstance(message.get("kind"), str):
+                    raise ValueError("no message of Samestep")
             except (EOFError, ConnectionError):
                 self._lose("its command ended")
                 return
@@ -68,7 +75,7 @@ class Peer:
                 self._lose(f"it sent no whole message ({error})")
                 return
             self._heard = time.monotonic()
-            if message.get("kind") != "beat":
+            if message["kind"] != "beat":
                 yield message
 
     def expect(self, seconds: float) -> dict[str, Any] | None:
