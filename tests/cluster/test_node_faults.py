@@ -10,7 +10,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,8 +79,11 @@ class Fault:
 
 
 def _kill_node(pair: Pair) -> None:
-    for pid in marked(pair.commands[1].mark):
-        os.kill(pid, signal.SIGKILL)
+    left = marked(pair.commands[1].mark)
+    os.kill(pair.commands[1].process.pid, signal.SIGKILL)  # first, so that it cannot tell of the others' end
+    for pid in left - {pair.commands[1].process.pid}:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 FAULTS = {
