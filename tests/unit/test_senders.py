@@ -1,0 +1,85 @@
+"""What the sync policies keep from one window to the next, in a gloo group of this process alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from runner.sync.objective import Objective
+from runner.sync.powersgd import PowerSgd
+from runner.sync.wire import Wire
+
+near = pytest.approx
+
+
+@pytest.fixture(autouse=True)
+def group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def objective(model: nn.Module, weight: float = 1.0, constant: float = 0.0) -> Objective:
+    """The loss is the sum of the parameters' products with the batch's tensors, and a constant."""
+
+    def loss(model: nn.Module, batch: list[Tensor]) -> tuple[Tensor, float]:
+        return sum((p * b).sum() for p, b in zip(model.parameters(), batch, strict=True)) + constant, weight
+
+    precision: Any = SimpleNamespace(sums=torch.float32, forward=nullcontext)
+    task: Any = SimpleNamespace(name="product", loss=loss)
+    return Objective(task, model, precision)
+
+
+def window(sync: Any, batch: list[Tensor]) -> tuple[Tensor, Tensor]:
+    for parameter in sync._objective.model.parameters():
+        parameter.grad = None
+    sync.backward(sync.forward(batch, True)[0], True)
+    return sync.finish()  # type: ignore[no-any-return]
+
+
+# powersgd
+
+
+def low_rank(model: nn.Module, weight: float = 1.0) -> PowerSgd:
+    settings: Any = SimpleNamespace(rank=1, start=0)
+    return PowerSgd(objective(model, weight), settings, 1, Wire(1), 0)
+
+
+@pytest.mark.parametrize("weight", [0.0, 4.0])
+def test_a_window_of_no_weight_keeps_what_was_lost(weight: float) -> None:
+    """Zeros are applied in it, and the next window makes up for what is lost; with a weight (the control) it does itself."""
+    model = nn.Linear(16, 16, bias=False)
+    sync = low_rank(model)
+    window(sync, [torch.randn(16, 16, generator=torch.Generator().manual_seed(1))])
+    (matrix,) = sync._matrices
+    lost, right = matrix.lost.clone(), matrix.right.clone()
+    assert lost.norm() > 1
+    sync._objective = objective(model, weight)
+    window(sync, [torch.zeros(16, 16)])
+    assert model.weight.grad is not None
+    kept = [torch.equal(matrix.lost, lost), torch.equal(matrix.right, right), not model.weight.grad.any()]
+    assert kept == [weight == 0] * 3
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_gradients_of_any_layout(start: int) -> None:
+    """Gradients that are not contiguous become the same product as those that are, not what they were (the control)."""
+    values = torch.randn(16, 8, 3, 3, generator=torch.Generator().manual_seed(1))
+    seen = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model = nn.Conv2d(8, 16, 3, bias=False).to(memory_format=layout)
+        sync = low_rank(model)
+        sync._exact_left = start
+        window(sync, [values])
+        assert model.weight.grad is not None
+        assert model.weight.grad.is_contiguous() == (layout is torch.contiguous_format)
+        seen.append(model.weight.grad)
+    assert torch.equal(*seen)
+    assert torch.equal(seen[1], values) == bool(start)
