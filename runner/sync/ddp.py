@@ -143,6 +143,7 @@ class Ddp(Whole):
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             if parameter is self._objective.carrier:
                 values = gradient.clone()
+                gradient.zero_()  # what stays in the bucket must not choose the gradients' scale
                 self._exact = (self._wire.tell(values), values)
 
 

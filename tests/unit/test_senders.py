@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from runner.choices import SyncPolicy
+from runner.sync.ddp import Ddp
 from runner.sync.objective import Objective
 from runner.sync.powersgd import PowerSgd
 from runner.sync.wire import Wire
@@ -83,3 +85,51 @@ def test_gradients_of_any_layout(start: int) -> None:
         seen.append(model.weight.grad)
     assert torch.equal(*seen)
     assert torch.equal(seen[1], values) == bool(start)
+
+
+# compress=fp16
+
+
+class Together(Ddp):
+    """The control: the loss and the weight stay in the bucket."""
+
+    def _send_carrier(self, bucket: Any) -> None:
+        before = bucket.buffer().clone()
+        super()._send_carrier(bucket)
+        bucket.buffer().copy_(before)
+
+
+@pytest.mark.parametrize("kind", [Ddp, Together])
+def test_the_scale_is_the_gradients(kind: type[Ddp]) -> None:
+    """A large loss and weight beside small gradients: they cost these no digit, and are exact themselves."""
+    carried = objective(nn.Linear(2, 1, bias=False), weight=3e6, constant=1e6)
+    sync = kind(carried, SyncPolicy.accumulate, 1, 2**20, Wire(1, torch.float16))
+    values = torch.tensor([[1e-4, 3e-7]])
+    for _ in range(3):
+        total, weight = window(sync, [values])
+        assert (float(total), float(weight)) == (1e6, 3e6)
+    (parameter,) = carried.model.parameters()
+    assert (parameter.grad is not None and torch.allclose(parameter.grad, values, rtol=2**-10, atol=0)) == (kind is Ddp)
+
+
+def sent(wire: Wire, values: list[float]) -> list[float]:
+    buffer = torch.tensor(values)
+    wire.send(buffer).wait()
+    wire.close()
+    return buffer.tolist()
+
+
+def test_zeros_and_the_smallest_gradients() -> None:
+    """Zeros stay zeros, and what comes after them is as it was; so are the smallest numbers of fp32."""
+    wire = Wire(1, torch.float16)
+    sent(wire, [0.5, -0.25])
+    for _ in range(1500):  # 0.9^1500 is no number of fp32
+        zeros = sent(wire, [0.0, 0.0])
+    assert zeros == [0.0, 0.0]
+    assert sent(wire, [0.5, -0.25]) == [0.5, -0.25]
+    small = Wire(1, torch.float16)
+    for _ in range(3):
+        assert sent(small, [1e-39, 0.0]) == [near(1e-39, rel=1e-2), 0.0]
+    cut = sent(small, [1e10, float("inf")])  # the control: far above the scale it is cut, and only infinity stays
+    assert 0 < cut[0] < 1e-30
+    assert cut[1] == float("inf")
