@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -11,9 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from runner.choices import SyncPolicy
 from runner.sync.ddp import Ddp
+from runner.sync.local_sgd import LocalSgd
 from runner.sync.objective import Objective
 from runner.sync.powersgd import PowerSgd
 from runner.sync.wire import Wire
@@ -110,6 +113,7 @@ def test_the_scale_is_the_gradients(kind: type[Ddp]) -> None:
         assert (float(total), float(weight)) == (1e6, 3e6)
     (parameter,) = carried.model.parameters()
     assert (parameter.grad is not None and torch.allclose(parameter.grad, values, rtol=2**-10, atol=0)) == (kind is Ddp)
+    sync.release()
 
 
 def sent(wire: Wire, values: list[float]) -> list[float]:
@@ -133,3 +137,29 @@ def test_zeros_and_the_smallest_gradients() -> None:
     cut = sent(small, [1e10, float("inf")])  # the control: far above the scale it is cut, and only infinity stays
     assert 0 < cut[0] < 1e-30
     assert cut[1] == float("inf")
+
+
+# local_sgd
+
+
+def alive() -> int:
+    gc.collect()
+    return sum(type(o) is DistributedDataParallel for o in gc.get_objects())
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_ddp_is_let_go(monkeypatch: pytest.MonkeyPatch, fault: bool) -> None:
+    """After the last exact window no DDP and no buckets are alive; they are where nobody lets go of them (the control)."""
+    release, others = Ddp.release, alive()
+    if fault:
+        monkeypatch.setattr(Ddp, "release", lambda self: None)
+    settings: Any = SimpleNamespace(every=1, start=2)
+    model = nn.Linear(2, 1, bias=False)
+    sync = LocalSgd(objective(model), settings, 1, 2**20, Wire(1))
+    seen = []
+    for _ in range(4):
+        window(sync, [torch.ones(1, 2)])
+        seen.append(alive() - others)
+    assert seen == ([1, 1, 1, 1] if fault else [1, 1, 0, 0])
+    for kept in [o for o in gc.get_objects() if type(o) is Ddp]:
+        release(kept)
