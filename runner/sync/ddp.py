@@ -100,8 +100,13 @@ class Ddp(Whole):
         self._objective.take()
         self._objective.carrier.grad = None
         self._wire.works = []
-        del self._ddp  # first, with its buckets
+        self.release()  # first, with its buckets
         self._ddp = self._wrapped()
+
+    def release(self) -> None:
+        """Let go of torch's DDP and its buckets. It holds this object in its hook, in C++, where no garbage collector
+        sees the circle."""
+        del self._ddp
 
     def _wrapped(self) -> DistributedDataParallel:
         made = DistributedDataParallel(
@@ -143,6 +148,7 @@ class Ddp(Whole):
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
             if parameter is self._objective.carrier:
                 values = gradient.clone()
+                gradient.zero_()  # what stays in the bucket must not choose the gradients' scale
                 self._exact = (self._wire.tell(values), values)
 
 

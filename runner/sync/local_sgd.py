@@ -64,7 +64,9 @@ class LocalSgd(Whole):
 
     def _part(self) -> None:
         """From here on every process goes its own way. DDP and its buckets are let go."""
+        assert self._exact is not None
         self._reduced = self.reductions
+        self._exact.release()
         self._exact, self.averaged_over = None, self._processes
         self._objective.carrying = 0
 

@@ -115,7 +115,8 @@ class PowerSgd(Whole):
             self._share([_gradient(p) for p in parameters])
             return
         weight = self._sums[1]
-        wanted = [_gradient(m.parameter).view(m.rows, m.columns) for m in self._matrices]
+        # a copy where the gradient is not contiguous (channels_last), so what it becomes is written to the gradient itself
+        wanted = [_gradient(m.parameter).reshape(m.rows, m.columns) for m in self._matrices]
         scale = torch.where(weight > 0, 1 / weight, 0.0)
         whole = [g * scale + m.lost for g, m in zip(wanted, self._matrices, strict=True)]
         left = [w @ torch.linalg.qr(m.right).Q for w, m in zip(whole, self._matrices, strict=True)]
@@ -123,12 +124,15 @@ class PowerSgd(Whole):
         left = [torch.linalg.qr(p.nan_to_num()).Q for p in left]
         right = [w.T @ p for w, p in zip(whole, left, strict=True)]
         self._share(right)
-        for m, gradient, w, p, q in zip(self._matrices, wanted, whole, left, right, strict=True):
+        # where a gradient is no number the window is left out, or the run stops; nothing of it must stay. Where the weight is 0
+        # the product, times 0, is applied nowhere, so what was lost before still is
+        counts = finite & (weight > 0)
+        for m, w, p, q in zip(self._matrices, whole, left, right, strict=True):
             product = p @ q.T
-            # where a gradient is no number the window is left out, or the run stops; nothing of it must stay
-            m.lost = torch.where(finite, w - product / self._processes, m.lost)
-            m.right = torch.where(finite, q, m.right)
-            gradient.copy_(torch.where(finite, product * weight, torch.nan))
+            m.lost = torch.where(counts, w - product / self._processes, m.lost)
+            m.right = torch.where(counts, q, m.right)
+            gradient = _gradient(m.parameter)
+            gradient.copy_(torch.where(finite, product * weight, torch.nan).view_as(gradient))
 
     def _share(self, tensors: list[Tensor]) -> Tensor:
         """Sum `tensors` over all processes, in place; whether all the sums are finite, the same on all processes."""

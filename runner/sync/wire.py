@@ -15,6 +15,7 @@ from runner.sync.simulated import SimulatedLink, simulated_link
 
 HEADROOM = 2.0**6  # how much larger than the largest so far a sum may come out before it is cut
 DECAY = 0.9  # of the largest so far, from window to window
+STEEPEST = 126  # the largest exponent of a scale: a normal number of fp32, and so is its inverse
 
 
 class Wire:
@@ -46,7 +47,7 @@ class Wire:
         if self._scales and scale is None:
             sent = values
         else:
-            sent = (values if scale is None else self._fitted(values * scale)).to(self._kind)
+            sent = (values if scale is None else self._fitted(values, scale)).to(self._kind)
 
         def widen(future: torch.futures.Future[list[Tensor]]) -> Tensor:
             if sent is not values:
@@ -59,9 +60,9 @@ class Wire:
 
         return self._sum(sent, widen)
 
-    def _fitted(self, values: Tensor) -> Tensor:
-        """Infinities stay what they are: they tell of an overflow that is not the wire's."""
-        return torch.where(values.isinf(), values, values.clamp(-self._limit, self._limit))
+    def _fitted(self, values: Tensor, scale: Tensor) -> Tensor:
+        """Infinities stay what they are: they tell of an overflow that is not the wire's. Those of the scaling are."""
+        return torch.where(values.isinf(), values, (values * scale).clamp(-self._limit, self._limit))
 
     def close(self) -> None:
         """A window is over: choose the scale of the next one by the sums, which are the same on all processes."""
@@ -69,9 +70,11 @@ class Wire:
         if not self._seen:
             return
         top, self._seen = torch.stack(self._seen).amax(), []
-        before = torch.zeros_like(top) if self._largest is None else self._largest * DECAY
+        kept = torch.where(top > 0, DECAY, 1.0)  # a window of zeros says nothing about the next
+        before = torch.zeros_like(top) if self._largest is None else self._largest * kept
         self._largest = torch.where(top.isfinite(), torch.maximum(top, before), before)
-        wanted = torch.exp2(torch.floor(torch.log2(self._limit / HEADROOM / self._largest)))
+        exponent = torch.floor(torch.log2(self._limit / HEADROOM / self._largest))
+        wanted = torch.exp2(exponent.clamp(-STEEPEST, STEEPEST))
         self._scale = torch.where(self._largest > 0, wanted, 1.0)
 
     def tell(self, values: Tensor) -> Any:
