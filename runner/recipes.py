@@ -20,6 +20,7 @@ from rich.table import Table
 from runner.compare.read import Run, read_run
 from runner.compare.reference import ENDING, against, keep, read_references
 from runner.compare.verdict import Kind
+from runner.compose.reading import flaw_of
 from runner.compose.sources import RECIPES_VARIABLE, given_folders, install, recipe_folders, recipes_in
 from runner.errors import ConfigError, Problem, RecordError
 from runner.rundir import RunFolder, hindrance
@@ -44,6 +45,11 @@ class Recipe:
             if text and not line.startswith("#"):
                 break
         return ""
+
+    @property
+    def flaw(self) -> Problem | None:
+        """What keeps it from being read."""
+        return flaw_of(self.file)
 
     @property
     def reference(self) -> Path:
@@ -97,6 +103,7 @@ def list_recipes(arguments: list[str]) -> int:
                 "from": r.provider,
                 "file": str(r.file),
                 "hidden_by": r.hidden_by,
+                "cannot_be_read": str(flaw) if (flaw := r.flaw) is not None else None,
                 "reference": r.hidden_by is None and reference_of(r.name) is not None,
             }
             for r in known
@@ -109,6 +116,8 @@ def list_recipes(arguments: list[str]) -> int:
             note = f" (hidden by the one of {recipe.hidden_by})"
         else:
             note = " (has a reference)" if reference_of(recipe.name) is not None else ""
+        if (flaw := recipe.flaw) is not None:
+            note += f" (cannot be read: {flaw})"
         table.add_row(f"recipe={recipe.name}", recipe.about + note, f"{recipe.provider}: {recipe.file.parent}")
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:

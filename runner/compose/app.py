@@ -171,7 +171,7 @@ def _folder_problems(line: CommandLine, using: ConfigLoader) -> list[Problem]:
         config = using.load_configuration("config", overrides.prepare(own), run_mode=mode)
         key = "hydra.run.dir" if config.hydra.mode in (None, RunMode.RUN) and not line.multirun else "hydra.sweep.dir"
         folder = str(OmegaConf.select(config, key))
-    except (HydraException, OmegaConfBaseException):  # told elsewhere, or filled in by Hydra for each job
+    except (ConfigError, HydraException, OmegaConfBaseException):  # told elsewhere, or filled in by Hydra for each job
         return []
     why = hindrance(Path(folder))
     return [] if why is None else [Problem(key, f"nothing can be written to {folder}: {why}", f"Set {key}=FOLDER")]

@@ -15,9 +15,11 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import MarkedYAMLError  # type: ignore[import-untyped]
 
 from runner import validation
 from runner.compose.overrides import prepare
+from runner.compose.reading import unreadable
 from runner.compose.sources import data_folder
 from runner.errors import ConfigError, Problem
 from runner.plan import Plan, make_plan
@@ -32,6 +34,9 @@ def loader(config_folders: Sequence[Path]) -> Iterator[ConfigLoader]:
     GlobalHydra.instance().clear()
     try:
         yield Hydra.create_main_hydra2(task_name="samestep", config_search_path=path).config_loader
+    except MarkedYAMLError as error:  # of a file in a folder given by --config-dir
+        mark = error.problem_mark or error.context_mark
+        raise ConfigError([unreadable(Path(mark.name if mark is not None else "?"), error)]) from None
     finally:
         GlobalHydra.instance().clear()
 

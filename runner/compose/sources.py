@@ -24,7 +24,9 @@ from hydra.plugins.config_source import ConfigResult
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner.compose.reading import UNREADABLE, no_mapping, unreadable
 from runner.compose.sweeps import offer_together
+from runner.errors import ConfigError
 
 RECIPES_VARIABLE = "RUNNER_RECIPES"
 ENTRY_POINTS = "samestep.recipes"  # of entry points
@@ -155,7 +157,14 @@ class RecipeSource(FileConfigSource):
         return [f.stem for f in recipes_in(Path(self.path))]
 
     def load_config(self, config_path: str) -> ConfigResult:
-        result = super().load_config(str(self._inside(config_path)))
+        inside = str(self._inside(config_path))
+        file = Path(self.path, self._normalize_file_name(inside))
+        try:
+            result = super().load_config(inside)
+        except UNREADABLE as error:
+            raise ConfigError([unreadable(file, error)]) from None
+        if not isinstance(result.config, DictConfig):
+            raise ConfigError([no_mapping(file)])
         result.header.setdefault("package", "_global_")  # without it a recipe's values would land under `recipe`
         if result.header["package"] is None:
             result.header["package"] = "_global_"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.compose.app import compose_one
+from runner.compose.app import check, compose_one
 from runner.compose.arguments import parse
 from runner.errors import ConfigError
 from runner.plan import Plan
@@ -114,3 +114,37 @@ def test_what_keep_cannot_do_is_told_in_a_line(arguments: list[str], words: str)
         keep_reference(arguments)
     assert words in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("# It.\noptim:\n\tlr: 1\n", "recipes/mine.yaml, line 3: ", "Indent by spaces"),
+        ("# It.\noptim: [lr: 0.01\n", "recipes/mine.yaml, line 3: ", "that begins in line 2)"),
+        ("accum: 1\naccum: 2\n", "recipes/mine.yaml, line 2: ", "accum"),
+        ("- accum\n", "recipes/mine.yaml: ", "holds no keys with values"),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_is_one_line_with_its_place(
+    text: str, place: str, words: str, start: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(start / "recipes", "sound", 2)
+    (start / "recipes" / "mine.yaml").write_text(text)
+    asked = [lambda: plan("recipe=mine"), lambda: check(parse(["recipe=mine", "-m", "seed=1,2"]), lambda _: None)]
+    for ask in asked:
+        with pytest.raises(ConfigError) as caught:
+            ask()
+        (line,) = str(caught.value).splitlines()
+        assert line.startswith(place) and words in line
+    assert plan("recipe=sound").config.accum == 2  # the control
+    list_recipes([])
+    listed = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert f"cannot be read: {place}" in listed["recipe=mine"]
+    assert "cannot be read" not in listed["recipe=sound"]
+
+
+def test_a_choice_of_a_given_folder_that_cannot_be_read_is_one_line(start: Path) -> None:
+    (start / "mine" / "task").mkdir(parents=True)
+    (start / "mine" / "task" / "nine.yaml").write_text("_target_: x\nwidth: [9\n")
+    with pytest.raises(ConfigError, match=r"^mine/task/nine.yaml, line 3: [^\n]*$"):
+        plan("--config-dir", "mine", "task=nine")
