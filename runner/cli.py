@@ -7,7 +7,8 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from runner.errors import RunnerError
+from runner.errors import ConfigError, Problem, RunnerError
+from runner.usage import USAGE
 
 VERBS = ("run", "plan", "compare", "twin", "doctor", "recipes", "keep")
 
@@ -23,6 +24,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if "--version" in arguments or "-V" in arguments:
             print(f"samestep {_version()}")
+            return 0
+        if verb in USAGE and {"--help", "-h"}.intersection(arguments):
+            print(USAGE[verb])
             return 0
         if arguments in (["-sc", "install=bash"], ["--shell-completion", "install=bash"]):
             from runner.completion import BASH
@@ -98,13 +102,13 @@ def _compare(arguments: list[str]) -> int:
 def _twin(arguments: list[str]) -> int:
     """Run again from disturbed weights: the yardstick of `compare`."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise RunnerError("twin takes one run's folder: python -m runner twin outputs/DAY/RUN")
+        raise ConfigError([Problem("twin", "takes one run's folder", "Type: python -m runner twin outputs/DAY/RUN")])
     from runner.launch import warm
+    from runner.twin import make_twin, plan_to_disturb
 
+    plan = plan_to_disturb(Path(arguments[0]))
     warm.warm_up()
-    from runner.twin import make_twin
-
-    return make_twin(Path(arguments[0]))
+    return make_twin(Path(arguments[0]), plan)
 
 
 def _recipes(arguments: list[str]) -> int:

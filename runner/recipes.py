@@ -143,7 +143,12 @@ def keep_reference(arguments: list[str]) -> int:
     if (why := hindrance(file.parent)) is not None:
         fix = "Choose a folder of your own: --to FOLDER"
         raise ConfigError([Problem("keep", f"{file.parent} cannot be written to: {why}", fix)])
-    runs = keep(paths, file)
+    try:
+        runs = keep(paths, file)
+    except RecordError as error:
+        raise ConfigError(
+            [Problem("keep", str(error), "RUN is a finished run's folder, such as outputs/DAY/RUN")]
+        ) from None
     size = file.stat().st_size
     for run in runs:
         print(f"kept {run.count} updates of {run.folder.path} as the reference of recipe={recipe.name}")

@@ -13,29 +13,40 @@ from rich.console import Console
 from runner.compare.read import Run, read_run
 from runner.compare.session import TWIN_ENDING, twin_text
 from runner.environment import capture
-from runner.errors import RecordError, WorkerFailed
+from runner.errors import ConfigError, Problem, WorkerFailed
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.local import launch
 from runner.launch.progress import Progress
-from runner.plan import make_plan
+from runner.plan import Plan, make_plan
 from runner.rundir import RunFolder, create, write_text
 
 
-def make_twin(path: Path) -> int:
-    """Train the twin of the run at `path`, into a folder beside it. Returns the exit code."""
+def plan_to_disturb(path: Path) -> Plan:
+    """The plan of the twin of the run at `path`. Raises ConfigError if that is no run, or cannot run here."""
     run = RunFolder(path)
     if not run.plan.exists():
-        raise RecordError(f"{path} is no run's folder: it has no plan.json")
-    config = run.read_plan().config
+        what = "there is no such folder" if not path.exists() else "is no run's folder: it has no plan.json"
+        raise ConfigError([Problem(str(path), what, "Type: python -m runner twin outputs/DAY/RUN")])
+    try:
+        config = run.read_plan().config
+    except ValueError:  # pydantic's too
+        raise ConfigError([Problem(str(run.plan), "is no plan of this version")]) from None
     if config.hardware.nodes > 1 and not config.link.chosen:
-        count = config.hardware.processes
-        raise RecordError(
-            f"{path} ran on {config.hardware.nodes} machines, and a twin runs on this one: train the experiment here with "
-            f"hardware={count}cpu, and take the twin of that run, which has the same updates"
+        what = f"ran on {config.hardware.nodes} machines, and a twin runs on this one"
+        fix = (
+            f"Train the experiment here with hardware={config.hardware.processes}cpu, and take the twin of that run, which has "
+            "the same updates"
         )
+        raise ConfigError([Problem(str(path), what, fix)])
     plan = make_plan(config).model_copy(update={"disturb": True})
     check_hardware(plan)
+    return plan
+
+
+def make_twin(path: Path, plan: Plan) -> int:
+    """Train `plan`, the twin of the run at `path`, into a folder beside it. Returns the exit code."""
+    run = RunFolder(path)
     out = Console()
     beside = path.resolve()
     texts = [p.read_text() if p.exists() else "" for p in (run.config, run.overrides)]

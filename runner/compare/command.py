@@ -25,6 +25,8 @@ RUN            a run's folder, a folder with runs below it (a sweep, a day), or 
 
 Exit code: 0 the same, 1 different, 2 not comparable or unreadable. The rule is explained in docs/compare.md."""
 
+TYPE = "Type: python -m runner compare RUN RUN... (compare --help says more)"
+
 
 class UsageError(RunnerError):
     """A command line that cannot be understood."""
@@ -39,7 +41,7 @@ def run(arguments: list[str]) -> int:
         return 0
     paths, options = _split(list(arguments))
     if not paths:
-        raise UsageError(f"compare needs the folders of two or more runs\n\n{USAGE}")
+        raise UsageError(f"compare needs the folders of two or more runs. {TYPE}")
     tolerance = options.get("--tolerance")
     limit = _number(tolerance) if tolerance is not None else None
     outputs = {name: Path(value) for name, value in options.items() if name in ("--report", "--png")}
@@ -72,7 +74,8 @@ def _split(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
             options[argument] = ""
         elif name in ("--tolerance", "--report", "--png"):
             if not equals and not arguments:
-                raise UsageError(f"{name} needs a value\n\n{USAGE}")
+                example = {"--tolerance": "1e-5", "--report": "report.html", "--png": "curves.png"}[name]
+                raise UsageError(f"{name} needs a value. Type {name} {example}")
             options[name] = value if equals else arguments.pop(0)
         elif argument.startswith("-"):
             raise UsageError(

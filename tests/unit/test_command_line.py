@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from runner.cli import VERBS, main
 from tests.commands import PROJECT, Done, files, marked, runner, started, until
 
 PLAN_SECONDS = 1.5  # of CPU
@@ -128,7 +129,16 @@ def test_cfg_shows_the_configuration_wherever_the_flag_stands(start: Path) -> No
 
 def test_help_names_the_verbs_the_groups_and_the_recipes(start: Path) -> None:
     out = runner(start, "--help").expect(0).out
-    for text in ("python -m runner plan", "-m sweeps", "hardware: ", "2cpu", "{processes}gpu", "sync: accumulate"):
+    verbs = [f"python -m runner {verb}" for verb in VERBS if verb != "run"]
+    for text in (
+        *verbs,
+        "python -m runner [run]",
+        "-m sweeps",
+        "hardware: ",
+        "2cpu",
+        "{processes}gpu",
+        "sync: accumulate",
+    ):
         assert text in out
     assert re.search(r"recipe: .*gradient_sync.*quickstart", out)
     assert re.search(r"^accum: 1", out, re.MULTILINE)
@@ -190,3 +200,36 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_before_anything_starts(
     assert [line.partition(":")[0] for line in done.lines()] == ["bathc", key][-1 - ("bathc" in typed) :]
     assert f"Set {key}=FOLDER" in done.err
     assert not _was_imported(no_torch)
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("twin", "twin: takes one run's folder"),
+        ("twin docs", "docs: is no run's folder: it has no plan.json"),
+        ("twin A B", "twin: takes one run's folder"),
+        ("twin nowhere", "nowhere: there is no such folder"),
+        ("twin broken", "broken/plan.json: is no plan of this version"),
+        ("keep nowhere recipe=quickstart --to here", "keep: nowhere: there is no such file or folder"),
+        ("compare", "compare needs the folders of two or more runs. Type: python -m runner compare RUN RUN..."),
+        ("compare A --png", "--png needs a value. Type --png curves.png"),
+    ],
+)
+def test_a_mistake_with_a_verb_is_one_line_and_exit_code_2(
+    typed: str, words: str, start: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (start / "docs").mkdir()
+    (start / "broken").mkdir()
+    (start / "broken" / "plan.json").write_text("{}")
+    monkeypatch.chdir(start)
+    assert main(typed.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(words)
+
+
+@pytest.mark.parametrize("verb", [v for v in VERBS if v != "run"])
+def test_every_verb_says_what_it_takes(verb: str, start: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"python -m runner {verb}")
+    assert list(start.iterdir()) == []
