@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from runner.build import check_arguments
 from runner.choices import BatchMode
 from runner.compose import app
 from runner.compose.arguments import CommandLine, parse
+from runner.compose.jobs import recipe_sweep
 from runner.compose.links import overrides_of, read_link
 from runner.errors import ConfigError, Problem
 from runner.plan import Plan, Seconds, Sizes
@@ -59,7 +62,21 @@ def run(arguments: Sequence[str]) -> int:
         print(plan.to_json())
     else:
         show_plan(plan)
+    _tell_sweep(line, sys.stderr if "--json" in asked.flags else sys.stdout)
     return 0
+
+
+def _tell_sweep(line: CommandLine, out: TextIO) -> None:
+    """Say that a recipe sweeps: its plan is that of what its jobs have in common."""
+    sweep = recipe_sweep(line) if line.sets("recipe") else None
+    if sweep is None or (len(sweep.jobs) == 1 and not sweep.searched):
+        return
+    keys = [key for key in sweep.keys if not line.sets(key)]
+    would = (
+        f"search over {', '.join(keys)}" if sweep.searched else f"start {len(sweep.jobs)} jobs, over {', '.join(keys)}"
+    )
+    what = f"this recipe would {would}; this is the plan without its sweep"
+    print(f"note: {what}. For the plan of one job type {' '.join(f'{key}=...' for key in keys)}", file=out)
 
 
 def _taken_apart(arguments: Sequence[str]) -> _Asked:

@@ -34,7 +34,7 @@ _BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 TOGETHER = "samestep_together"  # the launcher of launch=slurm
 _RAY = "hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher"
 _FULL = "HYDRA_FULL_ERROR"
-_BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
+BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 _EXTRAS = {  # of this package, by the choice that needs it
     ("hydra/launcher", "joblib"): "joblib",
     ("hydra/launcher", "ray"): "ray",
@@ -165,7 +165,7 @@ def jobs_of(overrides: Sequence[str], swept: dict[str, Any], sweeper: str, loade
     texts = [*(f"{k}={v}" for k, v in swept.items()), *overrides]
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(texts)
     parsed = [p for p in parsed if p.key_or_group.partition(".")[0].partition("/")[0] != "hydra"]
-    if sweeper != _BASIC_SWEEPER:
+    if sweeper != BASIC_SWEEPER:
         return _corners(parsed)
     searched = [p for p in parsed if p.is_interval_sweep()]
     if searched:

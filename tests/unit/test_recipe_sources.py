@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import plan_command
 from runner.compose.app import check, compose_one
 from runner.compose.arguments import parse
 from runner.errors import ConfigError
@@ -148,3 +149,27 @@ def test_a_choice_of_a_given_folder_that_cannot_be_read_is_one_line(start: Path)
     (start / "mine" / "task" / "nine.yaml").write_text("_target_: x\nwidth: [9\n")
     with pytest.raises(ConfigError, match=r"^mine/task/nine.yaml, line 3: [^\n]*$"):
         plan("--config-dir", "mine", "task=nine")
+
+
+@pytest.mark.parametrize(
+    ("typed", "note"),
+    [
+        (["recipe=mine"], "would start 6 jobs, over seed, accum;"),
+        (["recipe=mine", "seed=7"], "would start 3 jobs, over accum;"),
+        (["recipe=mine", "seed=7", "accum=1"], ""),
+        (["recipe=quickstart"], ""),
+    ],
+)
+def test_plan_says_that_a_recipe_sweeps(
+    typed: list[str], note: str, start: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(start / "recipes", "mine", 1)
+    with (start / "recipes" / "mine.yaml").open("a") as file:
+        file.write("hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1', accum: '1,2,4'}}}\n")
+    assert plan_command.run(typed) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert note in last and last.startswith("note: this recipe") is bool(note)
+    assert plan_command.run([*typed, "--json"]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["config"]["accum"] == 1
+    assert note in told.err and bool(told.err) is bool(note)
