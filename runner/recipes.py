@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +22,7 @@ from runner.compare.read import Run, read_run
 from runner.compare.reference import ENDING, against, keep, read_references
 from runner.compare.verdict import Kind
 from runner.compose.reading import flaw_of
-from runner.compose.sources import RECIPES_VARIABLE, given_folders, install, recipe_folders, recipes_in
+from runner.compose.sources import RECIPES_VARIABLE, given_folders, install, missing_folders, recipe_folders, recipes_in
 from runner.errors import ConfigError, Problem, RecordError
 from runner.rundir import RunFolder, hindrance
 
@@ -74,7 +75,8 @@ def find(name: str, config_folders: Sequence[Path] = ()) -> Recipe:
     if name not in known:
         close = difflib.get_close_matches(name, list(known), 1)
         meant = f"Did you mean recipe={close[0]}? " if close else ""
-        raise ConfigError([Problem("recipe", f"there is no recipe '{name}'", f"{meant}There are: {', '.join(known)}")])
+        fix = ". ".join([f"{meant}There are: {', '.join(known)}", *missing_folders()])
+        raise ConfigError([Problem("recipe", f"there is no recipe '{name}'", fix)])
     return known[name]
 
 
@@ -95,6 +97,8 @@ def list_recipes(arguments: list[str]) -> int:
     if unknown:
         raise ConfigError(Problem(a, "is not a flag of recipes", "It takes --json and --config-dir") for a in unknown)
     known = recipes(folders)
+    for line in missing_folders():
+        print(f"note: {line}", file=sys.stderr)
     if "--json" in arguments:
         rows = [
             {

@@ -19,6 +19,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from runner import validation
+from runner.compose.sources import missing_folders
 from runner.compose.sweeps import missing_plugin
 from runner.errors import ConfigError, Problem
 
@@ -138,9 +139,10 @@ def _offer(key: str, value: str, loader: ConfigLoader) -> str:
     import difflib
 
     choices = loader.get_group_options(key, ObjectType.CONFIG)
+    unfound = "".join(f". {line}" for line in missing_folders()) if key == "recipe" else ""
     close = difflib.get_close_matches(value, choices, 1)
     meant = f"Did you mean {key}={close[0]}? " if close else ""
-    return f"{meant}The choices are: {', '.join(choices)}"
+    return f"{meant}The choices are: {', '.join(choices)}{unfound}"
 
 
 def _blamed(overrides: Sequence[str], key: str) -> list[str]:

@@ -63,6 +63,12 @@ def recipe_folders() -> list[tuple[str, Path]]:
     return [(provider, folder) for folder, provider in once.items()]
 
 
+def missing_folders() -> list[str]:
+    """What RUNNER_RECIPES names and is no folder, one line each."""
+    named = [Path(p).expanduser().resolve() for p in os.environ.get(RECIPES_VARIABLE, "").split(os.pathsep) if p]
+    return [f"{RECIPES_VARIABLE} names {folder}, which is no folder" for folder in named if not folder.is_dir()]
+
+
 def given_folders() -> list[Path]:
     """The folders that the command line has given by --config-dir."""
     return list(_command_line)

@@ -173,3 +173,20 @@ def test_plan_says_that_a_recipe_sweeps(
     told = capsys.readouterr()
     assert json.loads(told.out)["config"]["accum"] == 1
     assert note in told.err and bool(told.err) is bool(note)
+
+
+def test_a_folder_of_recipes_that_is_not_there_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = write(tmp_path / "team", "mine", 4)
+    monkeypatch.setenv("RUNNER_RECIPES", f"{tmp_path / 'taem'}:{there}")
+    line = f"RUNNER_RECIPES names {tmp_path / 'taem'}, which is no folder"
+    list_recipes(["--json"])
+    told = capsys.readouterr()
+    assert told.err == f"note: {line}\n" and "mine" in {r["name"] for r in json.loads(told.out)}
+    for ask in (lambda: plan("recipe=theirs"), lambda: keep_reference(["run", "recipe=theirs"])):
+        with pytest.raises(ConfigError, match=line):
+            ask()
+    monkeypatch.setenv("RUNNER_RECIPES", str(there))
+    list_recipes([])
+    assert capsys.readouterr().err == ""
