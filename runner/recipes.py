@@ -18,13 +18,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from runner.compare.cause import plan_differences
 from runner.compare.read import Run, read_run
 from runner.compare.reference import ENDING, against, keep, read_references
 from runner.compare.verdict import Kind
+from runner.compose.arguments import parse
+from runner.compose.jobs import NOT_COMPOSED, plans_of, recipe_sweep
 from runner.compose.reading import flaw_of
 from runner.compose.sources import RECIPES_VARIABLE, given_folders, install, missing_folders, recipe_folders, recipes_in
 from runner.errors import ConfigError, Problem, RecordError
 from runner.rundir import RunFolder, hindrance
+
+MOST = 4  # differences that are told of a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +162,37 @@ def keep_reference(arguments: list[str]) -> int:
     for run in runs:
         print(f"kept {run.count} updates of {run.folder.path} as the reference of recipe={recipe.name}")
     print(f"reference: {file} ({size:,} bytes)")
+    for line in _other_experiments(recipe.name, options.get("--config-dir"), runs):
+        print(f"note: {line}")
     if file.parent not in [folder.resolve() for _, folder in recipe_folders()]:
         print(f"note: it is found once {RECIPES_VARIABLE} names {file.parent}")
     return 0
+
+
+def _other_experiments(name: str, config_folder: str | None, runs: Sequence[Run]) -> list[str]:
+    """Of each run that is not what the recipe trains by itself: what differs from the nearest of its jobs."""
+    line = parse([f"recipe={name}", *(["--config-dir", config_folder] if config_folder is not None else [])])
+    nearest: dict[int, list[str]] = {}
+    try:
+        sweep = recipe_sweep(line)
+        free = sweep.keys if sweep is not None and sweep.searched else ()
+        for plan in plans_of(line, sweep):
+            for i, run in enumerate(runs):
+                found = plan_differences(plan, run.plan, free)
+                nearest[i] = min(nearest.get(i, found), found, key=len)
+            if not any(nearest.values()):
+                break
+    except NOT_COMPOSED as error:
+        return [
+            f"recipe={name} cannot be composed by itself, so it was not held against it: {str(error).splitlines()[0]}"
+        ]
+    told = []
+    for i, differences in nearest.items():
+        more = f" and {len(differences) - MOST} more" if len(differences) > MOST else ""
+        what = f"{'; '.join(differences[:MOST])}{more}"
+        if differences:
+            told.append(f"{runs[i].folder.path} is another experiment than recipe={name} by itself: {what}")
+    return told
 
 
 def _split(arguments: list[str]) -> tuple[list[str], dict[str, str]]:

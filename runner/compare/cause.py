@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from runner.compare.align import Pair, align_micros, unsound_log
 from runner.compare.columns import Array
 from runner.compare.read import Run
 from runner.compare.verdict import JUMP, Judged, start_of
-from runner.plan import Plan
+from runner.plan import Plan, experiment_of, flat
 
 
 def by_design(pair: Pair) -> list[str]:
@@ -235,6 +235,17 @@ def experiment_differences(a: Run, b: Run) -> list[str]:
         f"{_KEYS.get(k, k)} {a.experiment.get(k)} against {b.experiment.get(k)}"
         for k in keys
         if a.experiment.get(k) != b.experiment.get(k)
+    ]
+
+
+def plan_differences(asked: Plan, found: Plan, free: Sequence[str] = ()) -> list[str]:
+    """What differs in what two plans train, whatever their data: `key value instead of value`. Keys in `free`, and those below
+    them, may differ."""
+    a, b = (flat(experiment_of(p.config, p.arithmetic)) for p in (asked, found))
+    return [
+        f"{_KEYS.get(k, k)} {b.get(k)} instead of {a.get(k)}"
+        for k in dict.fromkeys([*a, *b])
+        if a.get(k) != b.get(k) and not any(k == f or k.startswith(f + ".") for f in free)
     ]
 
 

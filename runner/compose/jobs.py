@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
 from runner.compose.arguments import CommandLine
 from runner.compose.loading import loader, plan_of, sweep_of, values_of
 from runner.compose.overrides import prepare
 from runner.compose.sources import install
 from runner.compose.sweeps import BASIC_SWEEPER, jobs_of
+from runner.errors import ConfigError
 from runner.plan import Plan
+
+NOT_COMPOSED = (ConfigError, HydraException, OmegaConfBaseException, ValueError)  # what composing may raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from runner.compare.reference import against, keep, read_references
 from runner.compare.verdict import Kind
 from runner.compose.sources import data_folder
 from runner.errors import RecordError
+from runner.recipes import keep_reference
 from tests.unit.compare_simulation import real
 
 
@@ -85,3 +86,42 @@ def test_shipped_references_can_be_read_and_are_small() -> None:
     for file in files:
         assert all(r.twin is not None and r.made_with for r in read_references(file)), file.name
         assert file.stat().st_size < 100_000
+
+
+def _recipe_of(run: Run, **changed: object) -> str:
+    """A recipe that trains what `run` has trained."""
+    values = json.loads(run.plan.config.model_dump_json(by_alias=True))
+    same = {k: values[k] for k in ("task", "optim", "schedule", "batch", "budget", "data")}
+    choices = [{"override /task": "custom"}, *({f"override /{g}": values[g]["name"]} for g in ("optim", "schedule"))]
+    return json.dumps({"defaults": choices, **same, **changed})  # which is YAML
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, None),
+        ({"hydra": {"mode": "MULTIRUN", "sweeper": {"params": {"seed": "1,42", "accum": "1,2"}}}}, None),
+        (
+            {"hydra": {"mode": "MULTIRUN", "sweeper": {"params": {"seed": "1,2"}}}},
+            "is another experiment than recipe=mine by itself: seed 42 instead of 1",
+        ),
+        ({"task": {"_target_": "runner.tasks.digits.Digits"}}, "Net instead of runner.tasks.digits.Digits"),
+        ({"seed": "x"}, "recipe=mine cannot be composed by itself, so it was not held against it: seed: "),
+    ],
+)
+def test_keep_says_where_a_run_is_not_what_the_recipe_trains(
+    changed: dict[str, object],
+    words: str | None,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text(_recipe_of(run, **changed))
+    assert keep_reference([str(run.folder.path), "recipe=mine"]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert len(notes) == (words is not None), notes
+    assert words is None or words in notes[0]
+    assert (tmp_path / "recipes" / "mine.reference.json").exists()
