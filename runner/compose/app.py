@@ -30,6 +30,7 @@ from runner.compose.sweeps import (
     TOGETHER,
     SweepAnnounced,
     announcing,
+    as_swept,
     jobs_of,
     launcher_problem,
     plugin_errors,
@@ -151,7 +152,7 @@ def run(line: CommandLine, job: JobFunction, sweeping: SweepAnnounced) -> None:
     logging.getLogger("hydra._internal.core_plugins.basic_launcher").setLevel(logging.WARNING)  # jobs name themselves
     logging.getLogger("hydra_plugins").setLevel(logging.CRITICAL)  # and tell themselves how they went
     typed = sys.argv
-    sys.argv = [typed[0], *line.flags, *overrides.prepare(line.overrides), *_own(line)]
+    sys.argv = [typed[0], *line.flags, *as_swept(overrides.prepare(line.overrides), _swept(line)), *_own(line)]
     try:
         with announcing(announced), plugin_errors():
             hydra.main(config_path=str(data_folder("conf")), config_name="config", version_base="1.3")(entry)()
@@ -175,6 +176,15 @@ def _folder_problems(line: CommandLine, using: ConfigLoader) -> list[Problem]:
         return []
     why = hindrance(Path(folder))
     return [] if why is None else [Problem(key, f"nothing can be written to {folder}: {why}", f"Set {key}=FOLDER")]
+
+
+def _swept(line: CommandLine) -> list[str]:
+    """The keys that the chosen recipe sweeps."""
+    if not line.trains or not line.sets("recipe"):
+        return []
+    with loader(line.config_folders) as using:
+        single = [o for o in line.overrides if not overrides.is_sweep(o, using)]
+        return list(sweep_of(single, using)[0] or {})
 
 
 def _own(line: CommandLine) -> list[str]:

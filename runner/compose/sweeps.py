@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
 from math import prod
@@ -162,7 +162,7 @@ def missing_plugin(key: str, override: Override, loader: ConfigLoader) -> Proble
 def jobs_of(overrides: Sequence[str], swept: dict[str, Any], sweeper: str, loader: ConfigLoader) -> list[list[str]]:
     """The overrides of the jobs of a sweep, without Hydra's own: those that the basic sweeper will make, or, of a space
     that another `sweeper` searches, its corners. `swept` are the parameters that a recipe sweeps."""
-    texts = [*(f"{k}={v}" for k, v in swept.items()), *overrides]
+    texts = [*(f"{k}={v}" for k, v in swept.items()), *as_swept(overrides, swept)]
     parsed = OverridesParser.create(config_loader=loader).parse_overrides(texts)
     parsed = [p for p in parsed if p.key_or_group.partition(".")[0].partition("/")[0] != "hydra"]
     if sweeper != BASIC_SWEEPER:
@@ -172,6 +172,17 @@ def jobs_of(overrides: Sequence[str], swept: dict[str, Any], sweeper: str, loade
         raise ConfigError(map(_not_listed, searched))
     jobs: list[list[str]] = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
     return jobs
+
+
+def as_swept(overrides: Sequence[str], swept: Iterable[str]) -> list[str]:
+    """The overrides, with keys that a recipe sweeps written as it writes them: a sweeper takes `optim.lr` and `++optim.lr` for
+    two keys, and would start a job for each of the recipe's values, all with the typed one."""
+    written = {key.lstrip("+"): key for key in swept}
+    split = [(text, *text.partition("=")) for text in overrides]
+    return [
+        f"{written[key.lstrip('+')]}={value}" if equals and key.lstrip("+") in written else text
+        for text, key, equals, value in split
+    ]
 
 
 def _not_listed(override: Override) -> Problem:

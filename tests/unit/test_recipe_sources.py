@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from runner import plan_command
-from runner.compose.app import check, compose_one
+from runner.compose.app import Job, check, compose_one, run
 from runner.compose.arguments import parse
 from runner.errors import ConfigError
 from runner.plan import Plan
@@ -154,9 +155,10 @@ def test_a_choice_of_a_given_folder_that_cannot_be_read_is_one_line(start: Path)
 @pytest.mark.parametrize(
     ("typed", "note"),
     [
-        (["recipe=mine"], "would start 6 jobs, over seed, accum;"),
-        (["recipe=mine", "seed=7"], "would start 3 jobs, over accum;"),
-        (["recipe=mine", "seed=7", "accum=1"], ""),
+        (["recipe=mine"], "would start 6 jobs, over seed, optim.lr;"),
+        (["recipe=mine", "seed=7"], "would start 3 jobs, over optim.lr;"),
+        (["recipe=mine", "seed=7", "optim.lr=1"], ""),
+        (["recipe=mine", "seed=7", "++optim.lr=1"], ""),
         (["recipe=quickstart"], ""),
     ],
 )
@@ -165,7 +167,7 @@ def test_plan_says_that_a_recipe_sweeps(
 ) -> None:
     write(start / "recipes", "mine", 1)
     with (start / "recipes" / "mine.yaml").open("a") as file:
-        file.write("hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1', accum: '1,2,4'}}}\n")
+        file.write("hydra: {mode: MULTIRUN, sweeper: {params: {seed: '0,1', optim.lr: '1,2,3'}}}\n")
     assert plan_command.run(typed) == 0
     last = capsys.readouterr().out.splitlines()[-1]
     assert note in last and last.startswith("note: this recipe") is bool(note)
@@ -190,3 +192,28 @@ def test_a_folder_of_recipes_that_is_not_there_is_told(
     monkeypatch.setenv("RUNNER_RECIPES", str(there))
     list_recipes([])
     assert capsys.readouterr().err == ""
+
+
+class Collected(list[float]):
+    """Runs no job, and notes the learning rate of each."""
+
+    def __call__(self, job: Job) -> float | None:
+        self.append(job.plan.config.optim.lr)
+        return None
+
+    def together(self, jobs: Sequence[Job]) -> list[float | None]:
+        return [self(job) for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("typed", "rates"), [(["optim.lr=9"], [9.0]), (["-m", "optim.lr=8,9"], [8.0, 9.0]), ([], [1.0, 2.0, 3.0])]
+)
+def test_a_key_that_is_typed_takes_the_place_of_the_recipes_sweep(
+    typed: list[str], rates: list[float], start: Path
+) -> None:
+    text = "# It.\nhydra: {mode: MULTIRUN, sweeper: {params: {optim.lr: '1,2,3'}}}\n"
+    (start / "recipes").mkdir()
+    (start / "recipes" / "mine.yaml").write_text(text)
+    jobs = Collected()
+    run(parse(["recipe=mine", *typed]), jobs, lambda folder, apart: None)
+    assert jobs == rates
