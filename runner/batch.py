@@ -34,7 +34,7 @@ from runner.launch.progress import Progress, Silent
 from runner.launch.slurm import address_of, rendezvous
 from runner.plan import Plan
 from runner.rundir import RunFolder, write_text
-from runner.schema import SlurmLaunch
+from runner.surroundings import SlurmLaunch
 
 SEEN_WITHIN = 10.0  # seconds that a shared disk may take to show what another machine has written
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from math import log2, sqrt
 
-from runner.schema import Link
+from runner.surroundings import Link
 
 MIB = 2**20
 DEFAULT = 25 * MIB  # torch's own, where no link is named, or none is used

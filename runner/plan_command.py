@@ -22,7 +22,7 @@ from runner.predict.link import predict, predictable, shape_of
 from runner.predict.pace import Pace, pace_of
 from runner.predict.scale import scale
 from runner.scale_view import show_scale
-from runner.schema import Link
+from runner.surroundings import Link
 
 _ALONE = ("--json", "--load", "--memory", "--scale")
 _WITH_VALUE = ("--from", "--link", "--inside")

@@ -9,7 +9,8 @@ from rich.table import Table
 
 from runner.build import BUILT_IN, build
 from runner.plan import Memory, Plan, Seconds, Sizes
-from runner.schema import Link, Task
+from runner.schema import Task
+from runner.surroundings import Link
 
 WORKERS = (1, 2, 8)  # one device, two, and a pod of eight: the guide's columns
 

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -31,28 +29,18 @@ from runner.choices import (
     SeedingMode,
     StopMode,
     SyncPolicy,
-    TrackerMode,
     WeightFormat,
 )
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, no unknown keys, no silent conversions."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_by_name=True, validate_by_alias=True
-    )
-
-
-class Open(Section):
-    """A section whose further keys are free: they become arguments of the class that `_target_` names."""
-
-    model_config = ConfigDict(extra="allow")
-    target: Annotated[str, Field(alias="_target_", pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)+$")]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        return dict(self.model_extra or {})
+from runner.section import Open, Section
+from runner.surroundings import (
+    Link,
+    LocalLaunch,
+    LocalTracker,
+    MlflowTracker,
+    SlurmLaunch,
+    TensorboardTracker,
+    WandbTracker,
+)
 
 
 class Task(Open):
@@ -188,65 +176,6 @@ class Seeding(Section):
 class LrScaling(Section):
     rule: ScalingRule
     reference: PositiveInt | None
-
-
-class Link(Section):
-    """What joins the nodes of a run that all are on this machine: `rate` in Mbit/s, `delay` and `jitter` in ms one way,
-    `loss` in percent. `simulate`: reductions are late by as much as the link would make them."""
-
-    name: Annotated[str, Field(min_length=1)]
-    rate: PositiveFloat | None = None
-    delay: NonNegativeFloat = 0.0
-    jitter: NonNegativeFloat = 0.0
-    loss: Annotated[float, Field(ge=0, lt=100)] = 0.0
-    simulate: bool = False
-
-    @property
-    def chosen(self) -> bool:
-        """Whether there is a link at all."""
-        return self.name != "none"
-
-
-class LocalTracker(Section):
-    name: Literal["local"]
-
-
-class WandbTracker(Section):
-    name: Literal["wandb"]
-    mode: TrackerMode
-    project: Annotated[str, Field(min_length=1)]
-    entity: str | None
-
-
-class TensorboardTracker(Section):
-    name: Literal["tensorboard"]
-
-
-class MlflowTracker(Section):
-    name: Literal["mlflow"]
-    project: Annotated[str, Field(min_length=1)]
-    folder: str | None
-
-
-class LocalLaunch(Section):
-    name: Literal["local"]
-
-
-class SlurmLaunch(Section):
-    """What a Slurm job asks for; `gpus`, `cpus` and `memory` (GiB) are those of one node, `time` is in minutes."""
-
-    name: Literal["slurm"]
-    partition: str | None = None
-    time: PositiveInt = 60
-    gpus: PositiveInt | None = None
-    cpus: PositiveInt | None = None
-    memory: PositiveFloat | None = None
-    account: str | None = None
-    qos: str | None = None
-    constraint: str | None = None
-    setup: tuple[str, ...] = ()
-    extra: dict[str, str | int] = {}
-    poll: PositiveFloat = 10.0
 
 
 class Budget(Section):

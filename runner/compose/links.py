@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from pydantic import ValidationError
 
 from runner.errors import ConfigError, Problem
-from runner.schema import Link
+from runner.surroundings import Link
 
 _RATE = re.compile(r"(?P<rate>\d+(\.\d+)?)(?P<unit>mbit|gbit)")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil, log2, sqrt
 
 from runner.buckets import GOODPUT, OVERHEAD, TRIPS
-from runner.schema import Link
+from runner.surroundings import Link
 
 HOP = OVERHEAD / 2  # seconds that a message takes beside the link's delay: two of them are an all-reduce between two
 SEGMENT = 1448  # bytes of a TCP segment over Ethernet

@@ -13,7 +13,7 @@ from runner.predict import allreduce
 from runner.predict.allreduce import ALGORITHMS, Path, Shape, path_of
 from runner.predict.overlap import after_backward, buckets_of
 from runner.predict.pace import Pace
-from runner.schema import Link
+from runner.surroundings import Link
 
 # Between the processes of a node where nothing is said: what gloo does over loopback, and an A100's NVLink
 LOOPBACK = Path(allreduce.HOP, 2.6e9 / 8)

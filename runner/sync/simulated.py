@@ -23,7 +23,7 @@ from torch import Tensor
 
 from runner.buckets import TRIPS
 from runner.plan import Plan
-from runner.schema import Link
+from runner.surroundings import Link
 
 PAYLOAD = 1448 / 1514  # of a full frame: 1500 bytes less 52 of headers, and 14 around them
 

@@ -20,7 +20,7 @@ from mlflow.tracking import MlflowClient
 
 from runner.plan import Plan, flat
 from runner.rundir import RunFolder
-from runner.schema import MlflowTracker
+from runner.surroundings import MlflowTracker
 from runner.tracker.point import Point, config_of, name_of
 
 BATCH_OVER_UPDATES = "batch_over_updates/loss"

@@ -15,7 +15,7 @@ import wandb
 
 from runner.plan import Plan
 from runner.rundir import RunFolder
-from runner.schema import WandbTracker
+from runner.surroundings import WandbTracker
 from runner.tracker.point import AXES, EXIT_CODES, Point, config_of, name_of
 
 # What wandb would collect or print by itself: environment.json has it, the terminal is the runner's, and it takes a second.

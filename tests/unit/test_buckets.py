@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from runner.buckets import DEFAULT, SMALLEST, bucket_bytes, bytes_per_second, latency
-from runner.schema import Link
+from runner.surroundings import Link
 
 SLOW = Link(name="350mbit", rate=350.0)
 LINKS = [SLOW, Link(name="1gbit", rate=1000.0), Link(name="wan", rate=100.0, delay=20.0)]

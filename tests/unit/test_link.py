@@ -10,7 +10,7 @@ import torch
 from runner.link import shaping
 from runner.link.shaping import Shape
 from runner.rounds import rows_of
-from runner.schema import Link
+from runner.surroundings import Link
 from runner.sync.simulated import SimulatedLink, seconds_on
 from tests.unit.test_config import plan, problems
 

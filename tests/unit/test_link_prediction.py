@@ -23,7 +23,7 @@ from runner.predict.overlap import after_backward, buckets_of
 from runner.predict.pace import Pace, pace_of
 from runner.predict.scale import COUNTS, scale
 from runner.rundir import RunFolder
-from runner.schema import Link
+from runner.surroundings import Link
 
 WAY = Way(1e-3, 1e6)  # a millisecond a message, a megabyte a second
 MB = 10**6
