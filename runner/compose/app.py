@@ -193,7 +193,9 @@ def _own(line: CommandLine) -> list[str]:
         return []
     with loader(line.config_folders) as using:
         common = [o for o in line.overrides if not o.startswith("hydra") and not overrides.is_sweep(o, using)]
-        slurm = values_of(common, using)["launch"]["name"] == "slurm"
+        # not resolved as a whole: a value that a sweep will give (a task's class, say) may still be missing
+        config = using.load_configuration("config", overrides.prepare(common), run_mode=RunMode.RUN)
+        slurm = OmegaConf.select(config, "launch.name") == "slurm"
     return [ANNOUNCE, *([f"hydra/launcher={TOGETHER}"] if slurm else [])]
 
 
