@@ -147,14 +147,13 @@ class _Job:
     def __init__(self, first: Peer, rank: int, plan: Plan, told: dict[str, Any]):
         self._first, self._plan, self._number = first, plan, told["number"]
         hardware = plan.config.hardware
-        mine = socket.inet_ntoa(_own_address(first))
         place = Place(
             first=told["first"],
             count=hardware.processes // hardware.nodes,
             size=hardware.processes,
             address=told["address"],
             port=told["port"],
-            interface=interface_of(mine),
+            interface=interface_of(_own_address(first)),
             name=f"node {rank}, {os.uname().nodename}",
         )
         self._ranks = Ranks(place)
@@ -217,8 +216,7 @@ class _Job:
         faults = self._ranks.faults()
         if waited(faults):
             faults += self._ranks.silent()
-        if self.over is None and not self._first.lost:
-            self._wait_for_verdict()
+        self._wait_for_verdict()
         if self.over is not None:
             return WorkerFailed(self.over)
         if self._first.lost or self._first.silent_for > min(limit, GRACE):
@@ -262,7 +260,8 @@ class _Job:
             shutil.rmtree(self._folder.path, ignore_errors=True)
 
 
-def _own_address(first: Peer) -> bytes:
+def _own_address(first: Peer) -> str:
     """This machine's address on the way to the first node."""
     with socket.socket(fileno=os.dup(first.connection.fileno())) as same:
-        return socket.inet_aton(same.getsockname()[0])
+        address: str = same.getsockname()[0]
+        return address

@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -100,16 +99,17 @@ class Nodes:
         hardware = plan.config.hardware
         each = hardware.processes // hardware.nodes
         peers = {n: self._peers[n] for n in range(1, hardware.nodes)}
+        listener = listen(self.address)
         here = Place(
             first=0,
             count=each,
             size=hardware.processes,
             address=self.address,
+            port=listener.getsockname()[1],
             interface=interface_of(self.address),
-            listener=(listener := listen(self.address)),
+            listener=listener,
             name=f"node 0, {os.uname().nodename}",
         )
-        here = replace(here, port=listener.getsockname()[1])
         self._jobs += 1
         job = _Job(self._jobs, Ranks(here), peers, folder, hardware.timeout)
         for rank in range(each, hardware.processes):  # what the others print arrives line by line, perhaps never
