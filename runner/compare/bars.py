@@ -17,7 +17,7 @@ COLORS = (
     "#56b4e9",
     "#8c6bb1",
     "#7f7f7f",
-)  # as the page's curves
+)  # of Okabe and Ito, and two; of the page's curves as well
 FIRST = "accum"  # the setting to take, if it differs
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 900, 300, 60, 30, 40
 MEASURES = (

@@ -11,7 +11,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from runner.compare.report import COLORS, DASHES, page_data
+from runner.compare.bars import COLORS
+from runner.compare.report import DASHES, page_data
 from runner.compare.session import Comparison
 from runner.errors import RunnerError
 from runner.rundir import write_bytes

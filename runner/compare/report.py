@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from runner.compare.align import Pair, align
-from runner.compare.bars import bars
+from runner.compare.bars import COLORS, bars
 from runner.compare.columns import Array
 from runner.compare.facts import as_json, facts, setting, settings
 from runner.compare.read import Run
@@ -26,16 +26,6 @@ from runner.rundir import write_text
 POINTS = 1500  # of one curve, at most
 ALL_POINTS = 60_000  # of all curves together
 LEAST_POINTS = 100
-COLORS = [
-    "#0072b2",
-    "#d55e00",
-    "#009e73",
-    "#cc79a7",
-    "#e69f00",
-    "#56b4e9",
-    "#8c6bb1",
-    "#7f7f7f",
-]  # of Okabe and Ito, and two
 DASHES = ["", "7 3", "2 3", "9 3 2 3"]  # of further runs, once the colours are used up
 CURVES = ("loss", "grad_norm", "lr")
 
