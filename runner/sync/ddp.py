@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 from runner.choices import SyncPolicy
 from runner.errors import TaskError
 from runner.sync.objective import Objective
-from runner.sync.whole import Whole
 from runner.sync.wire import Wire
+from runner.sync.wired import Wired
 
 # Buffers stay local in training (BatchNorm's statistics, say): sending them is no part of the gradient.
 _LOCAL_BUFFERS: dict[str, Any] = (
@@ -35,7 +35,7 @@ _LOCAL_BUFFERS: dict[str, Any] = (
 )
 
 
-class Ddp(Whole):
+class Ddp(Wired):
     """Gradients are summed where a window is reduced once, and averaged where every micro-batch is: only an
     average, equal on all processes, can be added to before it is reduced again. The loss total and weight are
     sums in either case, exact for counts: they are sent multiplied by what the average divides by."""
@@ -120,16 +120,8 @@ class Ddp(Whole):
         return made
 
     @property
-    def collectives(self) -> int:
-        return self._wire.collectives
-
-    @property
     def reductions(self) -> int:
         return self._wire.collectives
-
-    @property
-    def bytes(self) -> int:
-        return self._wire.bytes
 
     def _unsynced(self, wanted: bool) -> AbstractContextManager[object]:
         return self._ddp.no_sync() if wanted else nullcontext()

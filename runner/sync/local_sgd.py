@@ -20,11 +20,11 @@ from runner.schema import Sync as Settings
 from runner.sync.ddp import Ddp
 from runner.sync.local import norm_of
 from runner.sync.objective import Objective
-from runner.sync.whole import Whole
 from runner.sync.wire import Wire
+from runner.sync.wired import Unrepeated
 
 
-class LocalSgd(Whole):
+class LocalSgd(Unrepeated):
     """`grad_norm` of a local window is the root mean square of the processes' own; clipping scales all of them alike by it."""
 
     def __init__(self, objective: Objective, settings: Settings, processes: int, bucket_bytes: int, wire: Wire):
@@ -39,14 +39,6 @@ class LocalSgd(Whole):
         self._reduced = 0
         self._norm = torch.zeros(())
         self.averaged_over = 1 if self._exact else processes
-
-    @property
-    def collectives(self) -> int:
-        return self._wire.collectives
-
-    @property
-    def bytes(self) -> int:
-        return self._wire.bytes
 
     @property
     def reductions(self) -> int:
@@ -75,14 +67,6 @@ class LocalSgd(Whole):
             self._exact.backward(total, last)
         elif not self._idle:
             total.backward()  # type: ignore[no-untyped-call]
-
-    def abandon(self) -> None:
-        raise AssertionError(
-            "a window that ran out of memory is repeated under batch=auto_memory only, which is refused"
-        )
-
-    def reset(self) -> None:
-        self.abandon()
 
     def finish(self) -> tuple[Tensor, Tensor]:
         if self._exact:

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from runner.keys import derive
 from runner.schema import Compress
 from runner.sync.objective import Objective
-from runner.sync.whole import Whole
 from runner.sync.wire import Wire
+from runner.sync.wired import Unrepeated
 
 WORTH = 2  # the factors must be so many times smaller than the matrix
 
@@ -39,7 +39,7 @@ class _Matrix:
     lost: Tensor
 
 
-class PowerSgd(Whole):
+class PowerSgd(Unrepeated):
     """One reduction in a window's last micro-batch, in three collectives."""
 
     averaged_over = 1
@@ -57,14 +57,6 @@ class PowerSgd(Whole):
                 self._adopt(parameter, settings.rank, generator)
         self._idle = False
         self._sums = objective.carrier.detach().clone()
-
-    @property
-    def collectives(self) -> int:
-        return self._wire.collectives
-
-    @property
-    def bytes(self) -> int:
-        return self._wire.bytes
 
     def _adopt(self, parameter: nn.Parameter, rank: int, generator: torch.Generator) -> None:
         rows = parameter.shape[0] if parameter.ndim > 1 else 1
@@ -91,14 +83,6 @@ class PowerSgd(Whole):
         if work is not None:
             work.wait()
             self._exchange()
-
-    def abandon(self) -> None:
-        raise AssertionError(
-            "a window that ran out of memory is repeated under batch=auto_memory only, which is refused"
-        )
-
-    def reset(self) -> None:
-        self.abandon()
 
     def finish(self) -> tuple[Tensor, Tensor]:
         self._wire.close()
