@@ -272,7 +272,7 @@ def test_a_picture_for_where_no_browser_is(root: Path, capsys: pytest.CaptureFix
     assert image.shape[0] > 600
     colors = COLORS[:-1]  # the edges of letters may be as grey as the last one
     drawn = [c for c in colors if (abs(image - to_rgb(c)).max(axis=2) < 0.01).any()]
-    assert drawn == COLORS[:2], "two runs, and no third"
+    assert drawn == list(COLORS[:2]), "two runs, and no third"
 
 
 def test_a_picture_without_matplotlib_is_one_line(
