@@ -1,11 +1,15 @@
-"""How fast a model computes here, read from a run: seconds of micro-batches that sent nothing, and of what ends an update."""
+"""How fast a model computes here, read from a run: seconds of micro-batches that sent nothing, and of what ends an update.
+
+A window waits for its slowest process, so that of each window is what counts: where other work disturbs now one process and
+now another, the time of a typical micro-batch promises more than any window keeps.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 from runner import records
 from runner.errors import ConfigError, Problem, RecordError
@@ -18,8 +22,8 @@ BACKWARD = 2 / 3  # of a forward and backward: the backward makes two products w
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`micro`: seconds of a forward and backward of `per_device` items on one process; `tail`: of what comes after a window's
-    last, until its update is made. `source` says where they were measured."""
+    """`micro`: seconds of a forward and backward of `per_device` items on a window's slowest process; `tail`: of what comes after
+    a window's last, until its update is made. `source` says where they were measured."""
 
     micro: float
     tail: float
@@ -42,16 +46,20 @@ def pace_of(path: Path) -> Pace:
     except (OSError, ValueError, RecordError) as error:
         raise ConfigError([Problem("--from", f"{path} is no run that can be read ({_short(error)})")]) from error
     first = min((r["update"] for r in updates), default=0)
-    warm = {r["update"] for r in updates if r["update"] >= first + WARM_UP}
-    full = [r for r in batches if r["update"] in warm and r["weight"] and not r["synced"]]
-    if not full:
-        raise ConfigError([_nothing_unsynced(path, plan, len(warm))])
-    ranks: dict[tuple[int, int], float] = defaultdict(float)
+    seconds = {r["update"]: r["seconds"] for r in updates if r["update"] >= first + WARM_UP}
+    unsynced: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    ranks: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for row in batches:
-        ranks[row["update"], row["rank"]] += row["seconds"]
-    longest = {u: max(s for (update, _), s in ranks.items() if update == u) for u in {u for u, _ in ranks} & warm}
-    tails = [max(0.0, r["seconds"] - longest[r["update"]]) for r in updates if r["update"] in longest]
-    return Pace(median(r["seconds"] for r in full), median(tails), plan.arithmetic.per_device, str(path))
+        if row["update"] not in seconds:
+            continue
+        ranks[row["update"]][row["rank"]] += row["seconds"]
+        if row["weight"] and not row["synced"]:
+            unsynced[row["update"]][row["rank"]].append(row["seconds"])
+    if not unsynced:
+        raise ConfigError([_nothing_unsynced(path, plan, len(seconds))])
+    micro = median(max(mean(each) for each in window.values()) for window in unsynced.values())
+    tail = median(max(0.0, seconds[update] - max(window.values())) for update, window in ranks.items())
+    return Pace(micro, tail, plan.arithmetic.per_device, str(path))
 
 
 def _nothing_unsynced(path: Path, plan: Plan, updates: int) -> Problem:

@@ -201,6 +201,13 @@ def test_the_pace_is_that_of_micro_batches_that_sent_nothing(tmp_path: Path) -> 
     assert pace.per_device == 16
 
 
+def test_a_window_waits_for_its_slowest_process(tmp_path: Path) -> None:
+    """Now one process is slow and now another: half of the micro-batches are fast, and no window is."""
+    rows = [batch(u, r, 0.4 if u % 2 == r else 0.2, False) for u in range(1, 8) for r in (0, 1) for _ in range(3)]
+    pace = pace_of(made(tmp_path / "run", rows, [{"update": u, "seconds": 1.3} for u in range(1, 8)]))
+    assert pace.micro == pytest.approx(0.4) and pace.tail == pytest.approx(0.1)
+
+
 def test_a_run_that_shows_no_pace(tmp_path: Path) -> None:
     only_synced = made(
         tmp_path / "a", [batch(u, 0, 0.2, True) for u in (1, 2)], [{"update": u, "seconds": 1} for u in (1, 2)]
