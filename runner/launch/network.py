@@ -13,16 +13,26 @@ _SIOCGIFADDR = 0x8915  # <linux/sockios.h>
 
 def listen(host: str, port: int = 0) -> socket.socket:
     """A listening socket at an address of this machine; port 0 takes a free one. Raises OSError."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = bound(host, port)
     try:
-        if port:  # a command that ended a moment ago must not block the next; a free port is free
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
         listener.listen(128)
     except OSError:
         listener.close()
         raise
     return listener
+
+
+def bound(host: str, port: int = 0) -> socket.socket:
+    """A socket that has an address of this machine, at which nobody is let in yet. Raises OSError."""
+    taken = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if port:  # a command that ended a moment ago must not block the next; a free port is free
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((host, port))
+    except OSError:
+        taken.close()
+        raise
+    return taken
 
 
 def interface_of(address: str) -> str | None:

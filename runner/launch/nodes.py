@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -20,7 +20,7 @@ from runner.errors import ConfigError, Problem, RecordError, RunnerError, Worker
 from runner.launch.ending import undisturbed
 from runner.launch.fault import Fault, Kind, failure, waited
 from runner.launch.introduction import difference, introduction
-from runner.launch.network import interface_of, listen
+from runner.launch.network import bound, interface_of, listen
 from runner.launch.peer import Peer
 from runner.launch.progress import Progress, Silent
 from runner.launch.ranks import GRACE, Place, Ranks
@@ -34,14 +34,14 @@ AWAY = 5.0  # seconds of silence after which a node counts as gone when somethin
 def check_meeting(plan: Plan) -> None:
     """Raises ConfigError where the other nodes of a plan could not reach this one."""
     if plan.config.hardware.nodes > 1 and plan.config.rendezvous is not None:
-        _open(plan.config.rendezvous).close()
+        _taken(plan.config.rendezvous, bound).close()  # whoever was let in now would be sent away
 
 
-def _open(rendezvous: str) -> socket.socket:
+def _taken(rendezvous: str, how: Callable[[str, int], socket.socket]) -> socket.socket:
     where = endpoint(rendezvous)
     assert where is not None, "checked with the configuration"
     try:
-        return listen(socket.gethostbyname(where[0]), where[1])
+        return how(socket.gethostbyname(where[0]), where[1])
     except OSError as error:
         what = f"the first node cannot listen at {rendezvous} ({error.strerror or error})"
         fix = "Give an address of the machine with node.rank=0 that the others reach, and a port that is free there"
@@ -57,7 +57,7 @@ class Nodes:
         self._peers: dict[int, Peer] = {}
         self._jobs = 0
         self.facts: dict[int, dict[str, Any]] = {}
-        self._listener = _open(rendezvous)
+        self._listener = _taken(rendezvous, listen)
         self.address = self._listener.getsockname()[0]
 
     def gather(self, plan: Plan) -> None:
