@@ -67,13 +67,18 @@ PlanCheck = Callable[[Plan], object]
 def compose_one(line: CommandLine, plannable: PlanCheck = lambda _: None) -> Plan:
     """The plan of a command line. Raises ConfigError with every problem in it; `plannable` raises it for a plan."""
     install(line.config_folders)
+    planned: list[Plan] = []
+
+    def check(values: dict[str, Any]) -> None:
+        plan = plan_of(values)
+        plannable(plan)
+        planned.append(plan)
+
     with loader(line.config_folders) as using:
-        problems = overrides.find_problems(
-            line.overrides, using, lambda o: values_of(o, using), lambda values: plannable(plan_of(values))
-        )
-        if problems:
-            raise ConfigError(problems)
-        return plan_of(values_of(line.overrides, using))
+        problems = overrides.find_problems(line.overrides, using, lambda o: values_of(o, using), check)
+    if problems:
+        raise ConfigError(problems)
+    return planned[-1]
 
 
 def check(line: CommandLine, runnable: PlanCheck) -> None:

@@ -101,7 +101,7 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
     if key.partition(".")[0].partition("/")[0] == "hydra" or override.is_delete():
         return missing_plugin(key, override, loader)
     group = key.replace(".", "/")
-    if loader.get_group_options(group, ObjectType.CONFIG):
+    if _is_group(group, loader):
         return _choice_problem(key, override, loader)
     section, _, name = key.partition(".")
     if section not in validation.keys_of(""):
@@ -133,6 +133,10 @@ def _choice_problem(key: str, override: Override, loader: ConfigLoader) -> Probl
 
 def _exists(path: str, loader: ConfigLoader) -> bool:
     return any(source.is_config(path) for source in loader.get_sources())
+
+
+def _is_group(path: str, loader: ConfigLoader) -> bool:
+    return any(source.is_group(path) for source in loader.get_sources())
 
 
 def _offer(key: str, value: str, loader: ConfigLoader) -> str:
