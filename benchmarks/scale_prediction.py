@@ -19,7 +19,7 @@ from typing import Any
 
 NODES = (2, 4, 8)
 LINKS = {"100 Mbit/s": (100.0, 0.0), "50 Mbit/s, 5 ms": (50.0, 5.0)}  # Mbit/s, ms of one way
-SIZES = {256 * 2**10: 20, 2**20: 8, 8 * 2**20: 2}  # bytes: all-reduces in a row
+SIZES = {256 * 2**10: 20, 2 * 2**20: 5, 8 * 2**20: 2}  # bytes: all-reduces in a row
 TIMES = 3
 LIMIT = 0.15
 
