@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from runner.errors import ConfigError, Problem, TaskError
-from runner.schema import Task
-from runner.validation import unknown_key
+from runner.schema import Config
+from runner.targets.check import problems_of
 
 BUILT_IN = "runner.tasks."  # tasks of ours: they can be looked at before torch is there
 
@@ -48,28 +46,17 @@ def locate(target: str) -> Any:
         raise TaskError(f"_target_={target}: the module {module} has no {name}; it has {', '.join(names)}") from None
 
 
-def check_arguments(task: Task) -> None:
-    """Raises ConfigError if a built-in task takes no such arguments. One of a user's own is not looked at: that
-    would import torch."""
-    if not task.target.startswith(BUILT_IN):
-        return
-    try:
-        takes = list(inspect.signature(locate(task.target)).parameters)
-        unknown = [name for name in task.arguments if name not in takes]
-        if unknown:
-            raise ConfigError(unknown_key(f"task.{name}", takes) for name in unknown)
-        build(task.target, **task.arguments)  # cheap: data and model are made later
-    except TaskError as error:
-        raise ConfigError([Problem("", str(error))]) from None
-
-
-def missing_module(key: str, target: str) -> Problem | None:
-    """A problem if the outermost module of `target` does not exist. Imports nothing."""
-    top = target.partition(".")[0]
-    if importlib.util.find_spec(top) is not None:
-        return None
-    what = f"there is no module {top} in {Path.cwd()} or on the import path"
-    return Problem(key, what, f"Start the command in the folder that has {top}.py, or install it")
+def check_targets(config: Config, here: bool = True) -> None:
+    """Raises ConfigError with everything that is wrong with the targets of a configuration and can be told without importing
+    torch. `here`: they are to be made on this machine."""
+    task, problems = config.task, list(problems_of(config, here))
+    if task.target.startswith(BUILT_IN) and not any(p.key.startswith("task.") for p in problems):
+        try:
+            build(task.target, **task.arguments)  # cheap: data and model are made later
+        except TaskError as error:
+            problems.append(Problem("", str(error)))
+    if problems:
+        raise ConfigError(problems)
 
 
 def _nested(value: Any) -> Any:

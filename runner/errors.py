@@ -12,7 +12,7 @@ RunnerError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -48,6 +48,18 @@ class ConfigError(RunnerError):
     def __init__(self, problems: Iterable[Problem]):
         self.problems = tuple(dict.fromkeys(problems))
         super().__init__("\n".join(str(p) for p in self.problems))
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Make every check. Raises ConfigError with the problems of all that raise one."""
+    problems: list[Problem] = []
+    for check in checks:
+        try:
+            check()
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
 
 
 class TaskError(RunnerError):

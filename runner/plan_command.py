@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from runner.build import check_arguments
+from runner.build import check_targets
 from runner.choices import BatchMode
 from runner.compose import app
 from runner.compose.arguments import CommandLine, parse
@@ -41,7 +41,7 @@ def run(arguments: Sequence[str]) -> int:
     """Print the plan. Returns the exit code; raises ConfigError."""
     asked = _taken_apart(arguments)
     line = _line(asked)
-    plan = app.compose_one(line, lambda p: check_arguments(p.config.task))
+    plan = app.compose_one(line, lambda p: check_targets(p.config, here=False))
     if plan.config.batch.mode is BatchMode.auto_memory:
         from runner.predict.choice import choose  # imports torch, and runs windows
 

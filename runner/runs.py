@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,10 @@ from typing import Any
 from rich.console import Console
 
 from runner.batch import Batch, check_launch
-from runner.build import check_arguments, missing_module
+from runner.build import check_targets
 from runner.compose.app import Job
 from runner.compose.sweeps import best_of
-from runner.errors import ConfigError, RunnerError, WorkerFailed
+from runner.errors import RunnerError, WorkerFailed, check_all
 from runner.job import Elsewhere, make_folder, perform
 from runner.launch.chosen import chosen
 from runner.launch.crowd import Crowd
@@ -37,18 +37,13 @@ from runner.tracker.check import check_tracker
 
 
 def check_runnable(plan: Plan) -> None:
-    """Raises ConfigError if this machine cannot run the plan, or the task's module is nowhere to be found."""
-    task = plan.config.task
-    problem = missing_module("task._target_", task.target)
-    if problem is not None:
-        raise ConfigError([problem])
-    check_arguments(task)
-    check_tracker(plan)
-    if plan.config.launch.name == "slurm":
-        check_launch()  # the machines that it will run on are others
+    """Raises ConfigError with everything that keeps this machine from running the plan."""
+    config = plan.config
+    if config.launch.name == "slurm":
+        machine: list[Callable[[], object]] = [check_launch]  # those that it will run on are others
     else:
-        check_hardware(plan)
-        check_meeting(plan)
+        machine = [lambda: check_hardware(plan), lambda: check_meeting(plan)]
+    check_all(lambda: check_targets(config), lambda: check_tracker(plan), *machine)
 
 
 class Terminal(Console):

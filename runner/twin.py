@@ -10,10 +10,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from runner.build import check_targets
 from runner.compare.read import Run, read_run
 from runner.compare.session import TWIN_ENDING, twin_text
 from runner.environment import capture
-from runner.errors import ConfigError, Problem, WorkerFailed
+from runner.errors import ConfigError, Problem, WorkerFailed, check_all
 from runner.launch.ending import Terminated, recorded
 from runner.launch.hardware import check_hardware
 from runner.launch.local import launch
@@ -40,7 +41,7 @@ def plan_to_disturb(path: Path) -> Plan:
         )
         raise ConfigError([Problem(str(path), what, fix)])
     plan = make_plan(config).model_copy(update={"disturb": True})
-    check_hardware(plan)
+    check_all(lambda: check_targets(plan.config), lambda: check_hardware(plan))
     return plan
 
 

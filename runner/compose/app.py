@@ -35,7 +35,7 @@ from runner.compose.sweeps import (
     launcher_problem,
     plugin_errors,
 )
-from runner.errors import ConfigError, Problem, RunnerError
+from runner.errors import ConfigError, Problem, RunnerError, check_all
 from runner.plan import Plan
 from runner.rundir import hindrance
 
@@ -69,13 +69,14 @@ def compose_one(line: CommandLine, plannable: PlanCheck = lambda _: None) -> Pla
     install(line.config_folders)
     planned: list[Plan] = []
 
-    def check(values: dict[str, Any]) -> None:
-        plan = plan_of(values)
-        plannable(plan)
-        planned.append(plan)
+    def planning(values: dict[str, Any]) -> Plan:
+        planned.append(plan_of(values))
+        return planned[-1]
 
     with loader(line.config_folders) as using:
-        problems = overrides.find_problems(line.overrides, using, lambda o: values_of(o, using), check)
+        problems = overrides.find_problems(
+            line.overrides, using, lambda o: values_of(o, using), planning, plannable
+        )
     if problems:
         raise ConfigError(problems)
     return planned[-1]
@@ -86,17 +87,20 @@ def check(line: CommandLine, runnable: PlanCheck) -> None:
     a plan that cannot run on this machine."""
     install(line.config_folders)
 
-    def runnable_there(plan: Plan) -> None:
+    def launchable(plan: Plan) -> None:
         if line.sets("hydra/launcher") and (found := launcher_problem(plan)):
             raise ConfigError([found])
-        runnable(plan)
+
+    def runnable_there(plan: Plan) -> None:
+        check_all(lambda: launchable(plan), lambda: runnable(plan))
 
     with loader(line.config_folders) as using:
         problems = overrides.find_problems(
             [o for o in line.overrides if not o.startswith("hydra") and not overrides.is_sweep(o, using)],
             using,
             lambda o: values_of(o, using),
-            lambda values: runnable_there(plan_of(values)),
+            plan_of,
+            runnable_there,
         )
         swept = [o for o in line.overrides if o.startswith("hydra") or overrides.is_sweep(o, using)]
         problems += [p for o in swept for p in overrides.problems_of(o, using)]
@@ -224,7 +228,10 @@ def _sweep_problems(
             runnable(plan_of(values_of(job, using)))
         except ConfigError as error:
             name = " ".join(o.lstrip("+") for o in job)
-            for problem in error.problems:
+            problems = overrides.left_by_choice(error.problems, job, using)
+            if not found.keys() >= {*problems}:  # else it has what another has, all of which is known
+                problems = overrides.find_problems(job, using, lambda o: values_of(o, using), plan_of, runnable)
+            for problem in problems:
                 found.setdefault(problem, []).append(name)
         except (HydraException, OmegaConfBaseException, ValueError):
             if not before:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
 from runner import validation
@@ -23,7 +24,7 @@ from runner.compose.sources import missing_folders
 from runner.compose.sweeps import missing_plugin
 from runner.errors import ConfigError, Problem
 
-Check = Callable[[dict[str, Any]], object]
+Checked = TypeVar("Checked")
 Compose = Callable[[list[str]], dict[str, Any]]
 
 
@@ -52,8 +53,12 @@ def not_swept(text: str) -> Problem:
     return Problem(key.lstrip("+"), f"{value} stands for several values", fix)
 
 
-def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compose, check: Check) -> list[Problem]:
-    """Every problem of a command line. `compose` makes plain values of overrides, `check` raises ConfigError."""
+def find_problems(
+    overrides: Sequence[str], loader: ConfigLoader, compose: Compose, check: Callable[[dict[str, Any]], Checked],
+    last: Callable[[Checked], object],
+) -> list[Problem]:  # fmt: skip
+    """Every problem of a command line. `compose` makes plain values of overrides, `check` raises ConfigError or returns what
+    `last` looks at, which raises one with all that it finds."""
     problems: list[Problem] = []
     sound: list[str] = []
     for text in overrides:
@@ -61,21 +66,52 @@ def find_problems(overrides: Sequence[str], loader: ConfigLoader, compose: Compo
         problems.extend(found)
         sound.extend([] if found else [text])
     while True:
+        told = {p.key for p in problems}
+        sections = told | {key.partition(".")[0] for key in told}
         try:
-            check(compose(sound))
+            values = compose(sound)
+            checked = check(values)
         except ConfigError as error:
-            told = {p.key for p in problems}
-            sections = told | {key.partition(".")[0] for key in told}
             fresh = [p for p in error.problems if p.key not in told and not sections.intersection(p.unless)]
             problems.extend(fresh)
             rest = [o for o in sound if not any(o in _blamed(sound, p.key) for p in fresh)]
             if rest != sound:
                 sound = rest
                 continue
+            return problems
         except (HydraException, OmegaConfBaseException) as error:
-            if not problems:
-                problems.append(Problem("", describe(error)))
+            return problems or [Problem("", describe(error))]
+        try:
+            last(checked)
+        except ConfigError as error:
+            found = left_by_choice(error.problems, sound, loader)
+            # where a choice is at fault, another one stands in for it now, whose keys are others
+            fresh = [p for p in found if not told & {p.key, p.key.partition(".")[0]} | sections & {*p.unless}]
+            problems.extend(fresh)
+            # what is wrong inside an open section is all told at once, and leaving something out there would only add to it
+            at_fault = [p.key for p in fresh if not validation.is_open(p.key.partition(".")[0], values)]
+            rest = [o for o in sound if not any(o in _blamed(sound, key) for key in at_fault)]
+            if rest != sound:
+                sound = rest
+                continue
         return problems
+
+
+def left_by_choice(problems: Sequence[Problem], overrides: Sequence[str], loader: ConfigLoader) -> list[Problem]:
+    """Problems, with one in place of all those that come from a class typed without `task=custom`: the keys of the task that is
+    chosen then become arguments of it."""
+    typed = {_name(o): o.partition("=")[2] for o in overrides}
+    left = [p for p in problems if p.key.startswith("task.") and p.key.count(".") == 1 and p.key not in typed]
+    left = [p for p in left if p.key != "task._target_"]
+    target = typed.get("task._target_")
+    if not left or target is None:
+        return list(problems)
+    composed = loader.load_configuration("config", prepare(overrides), run_mode=RunMode.RUN)
+    chosen = composed.hydra.runtime.choices.get("task")
+    names = ", ".join(p.key.partition(".")[2] for p in left)
+    what = f"{target} does not take {names}, which task={chosen} sets"
+    told = Problem("task._target_", what, f"Type task=custom task._target_={target}")
+    return [told, *(p for p in problems if p not in left)]
 
 
 def describe(error: Exception) -> str:

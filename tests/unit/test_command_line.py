@@ -18,6 +18,14 @@ from runner.cli import VERBS, main
 from tests.commands import PROJECT, Done, files, marked, runner, started, until
 
 PLAN_SECONDS = 1.5  # of CPU
+NEEDS_TORCH = """import torch
+
+class Task:
+    def __init__(self, width=4): ...
+    def model(self): ...
+    def train_data(self): ...
+    def loss(self, model, batch): ...
+"""
 
 
 @pytest.fixture
@@ -49,7 +57,7 @@ def test_planning_needs_no_torch(start: Path, no_torch: list[Path]) -> None:
 
 def test_the_check_for_torch_sees_a_command_that_loads_it(start: Path, no_torch: list[Path]) -> None:
     """The control of the tests around it: a task whose model must be made to be counted."""
-    (start / "needs.py").write_text("import torch\n")
+    (start / "needs.py").write_text(NEEDS_TORCH)
     done = runner(start, "plan", "--load", "task=custom", "task._target_=needs.Task", path=no_torch)
     assert done.code != 0
     assert _was_imported(no_torch)
@@ -80,6 +88,22 @@ def test_all_problems_of_a_run_are_told_at_once(start: Path) -> None:
     done = runner(start, *typed).expect(2)
     keys = [line.partition(":")[0] for line in done.lines()]
     assert sorted(keys) == ["accum", "batch.size", "hardwear", "optim.lr", "precision", "typo"]
+
+
+@pytest.mark.parametrize("swept", [(), ("-m", "seed=0,1")])
+def test_what_is_wrong_with_a_task_of_ones_own_is_told_with_all_the_rest(
+    swept: tuple[str, ...], start: Path, no_torch: list[Path]
+) -> None:
+    (start / "needs.py").write_text(NEEDS_TORCH)
+    typed = ["task=custom", "task._target_=needs.Tsak", "accum=-1", "hardware=2gpu", "batch.size=66", *swept]
+    with started(start, *typed, path=no_torch, CUDA_VISIBLE_DEVICES="") as command:
+        done = command.wait().expect(2)
+        until(lambda: not marked(command.mark), 20, "nothing that it started is left")
+    told = {line.partition(":")[0]: line for line in done.lines()}
+    assert sorted(told) == ["accum", "hardware", "task._target_"] and len(done.lines()) == 3, done.err
+    assert "needs (needs.py) has no class or function Tsak" in told["task._target_"]
+    assert "Did you mean task._target_=needs.Task?" in told["task._target_"]
+    assert not _was_imported(no_torch)
 
 
 @pytest.mark.parametrize(("choice", "instead"), [("2gpu", "2cpu"), ("gpu", "cpu")])

@@ -87,6 +87,25 @@ WRONG = {
     "task=custom": ("task._target_", ["has no value", "task._target_="]),
     "optim.lr=???": ("optim.lr", ["has no value", "optim.lr="]),
     "task._target_=Bare": ("task._target_", ["'Bare'", "my_module.MyClass"]),
+    "task.wdith=8": (
+        "task.wdith",
+        ["not a key of runner.tasks.digits.Digits", "Did you mean task.width?", "dropout, shift, width"],
+    ),
+    "task._target_=tests.unusual_tasks.Plain": (
+        "task._target_",
+        [
+            "does not take width, dropout, shift, which task=digits sets",
+            "Type task=custom task._target_=tests.unusual_tasks.Plain",
+        ],
+    ),
+    "task=custom task._target_=tests.unusual_tasks.Plian": (
+        "task._target_",
+        ["Did you mean task._target_=tests.unusual_tasks.Plain?"],
+    ),
+    "task=custom task._target_=tests.unusual_tasks.Plain task.size=3": ("task.size", ["Its keys are: none"]),
+    "optim=custom optim._target_=torch.optim.RMSprop optim.alhpa=1": ("optim.alhpa", ["Did you mean optim.alpha?"]),
+    "task=custm task.size=3": ("task", ["Did you mean task=custom?"]),
+    "task=custom task.size=3": ("task._target_", ["has no value"]),
     "budget.epochs=null": ("budget", ["budget.epochs=10", "budget.updates=1000"]),
     "lr_scaling=linear": ("lr_scaling.reference", ["lr_scaling.reference=64"]),
     "batch=auto batch.per_device=null": ("batch.per_device", ["batch.per_device=8"]),

@@ -1,0 +1,45 @@
+"""Which methods a class is certain to lack, as its source says."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+
+from runner.targets.bindings import bindings
+from runner.targets.modules import Undecided
+from runner.targets.names import Found, look_up, qualified
+from runner.targets.parameters import DEPTH, SILENT, WITH_INIT, check_form
+
+
+def lacking(of: Found, methods: Sequence[str]) -> list[str]:
+    """Those of `methods` that an object of the class cannot have. Raises Undecided where its source does not tell."""
+    has = _attributes(of, DEPTH)
+    return [name for name in methods if name not in has]
+
+
+def _attributes(of: Found, depth: int) -> set[str]:
+    """Every name that an object of the class may have: of its classes, or set on the object itself."""
+    if depth <= 0 or not isinstance(of.node, ast.ClassDef):
+        raise Undecided
+    check_form(of)
+    node, found = of.node, set(bindings(of.node.body))
+    for inner in ast.walk(node):
+        match inner:
+            case ast.Attribute(attr=attr, ctx=ast.Store()):
+                found.add(attr)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Attribute(attr="__dict__" | "__setattr__" | "register_module" | "add_module"):
+                raise Undecided
+            case ast.Name(id="setattr" | "vars" | "locals"):
+                raise Undecided
+    if found & {"__getattr__", "__getattribute__", "__init_subclass__", "__new__", "__class__"}:
+        raise Undecided
+    found |= {n.partition(".")[2] for n in of.module.tampered if n.partition(".")[0] == node.name}
+    if "*" in found:
+        raise Undecided
+    for base in node.bases:
+        name = qualified(of.module, base)
+        if name not in SILENT | WITH_INIT:
+            found |= _attributes(look_up(name), depth - 1)
+    return found
