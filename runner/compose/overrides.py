@@ -101,13 +101,15 @@ def left_by_choice(problems: Sequence[Problem], overrides: Sequence[str], loader
     """Problems, with one in place of all those that come from a class typed without `task=custom`: the keys of the task that is
     chosen then become arguments of it."""
     typed = {_name(o): o.partition("=")[2] for o in overrides}
-    left = [p for p in problems if p.key.startswith("task.") and p.key.count(".") == 1 and p.key not in typed]
-    left = [p for p in left if p.key != "task._target_"]
+    mine = {".".join(key.split(".")[:2]) for key in typed} | {"task._target_"}
+    left = [p for p in problems if p.key.startswith("task.") and p.key.count(".") == 1 and p.key not in mine]
     target = typed.get("task._target_")
     if not left or target is None:
         return list(problems)
     composed = loader.load_configuration("config", prepare(overrides), run_mode=RunMode.RUN)
     chosen = composed.hydra.runtime.choices.get("task")
+    if chosen == "custom":  # they come from a recipe, say
+        return list(problems)
     names = ", ".join(p.key.partition(".")[2] for p in left)
     what = f"{target} does not take {names}, which task={chosen} sets"
     told = Problem("task._target_", what, f"Type task=custom task._target_={target}")

@@ -116,8 +116,8 @@ def tampered(tree: ast.Module) -> frozenset[str]:
     found = set()
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(value=ast.Name(id=name), attr=attr, ctx=ast.Store()):
+            case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name), attr=attr, ctx=ast.Store()):
                 found.add(f"{name}.{attr}")
-            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), *_]):
+            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name) | ast.Attribute(attr=name), *_]):
                 found.add(f"{name}.*")
     return frozenset(found)

@@ -35,7 +35,7 @@ def _attributes(of: Found, depth: int) -> set[str]:
                 raise Undecided
     if found & {"__getattr__", "__getattribute__", "__init_subclass__", "__new__", "__class__"}:
         raise Undecided
-    found |= {n.partition(".")[2] for n in of.module.tampered if n.partition(".")[0] == node.name}
+    found |= of.set_from_outside()
     if "*" in found:
         raise Undecided
     for base in node.bases:

@@ -51,8 +51,11 @@ class Module:
 
     @property
     def place(self) -> str:
-        """Where it is, for people: relative to the working folder if it is below that."""
+        """Where it is, for people: from the working folder on, or from where packages are installed."""
         path = self.path or Path(next(iter(self.folders), self.name))
+        for known in _INSTALLED:
+            if known in path.parts:
+                return str(Path(*path.parts[path.parts.index(known) + 1 :]))
         return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
     @property

@@ -23,6 +23,11 @@ class Found:
     def place(self) -> str:
         return f"{self.module.place}, line {self.node.lineno}"
 
+    def set_from_outside(self) -> set[str]:
+        """The attributes that its module or the package around it sets on it afterwards; `*` where it is not told which."""
+        tampered = self.module.tampered | _around(self.module)
+        return {entry.partition(".")[2] for entry in tampered if entry.partition(".")[0] == self.node.name}
+
 
 def find(target: str) -> Found:
     """What a `_target_` names. Raises Fault if it is certain to name no class or function, Undecided where that is not told."""
@@ -117,8 +122,17 @@ def _filled_from_elsewhere(within: Module, name: str) -> bool:
     """Whether something else may give a module a name: where it has nothing of its own, or its package sets names on it."""
     if within.path is not None and not classes(within):
         return True
-    around, _, last = within.name.rpartition(".")
-    return bool(around) and bool({f"{last}.{name}", f"{last}.*"} & module(around).tampered)
+    last = within.name.rpartition(".")[2]
+    return bool({f"{last}.{name}", f"{last}.*"} & _around(within))
+
+
+def _around(within: Module) -> frozenset[str]:
+    """What the package around a module sets on things, as `Module.tampered`."""
+    package = within.name.rpartition(".")[0]
+    try:
+        return module(package).tampered if package else frozenset()
+    except Fault:  # it was installed, and taken to be sound
+        raise Undecided from None
 
 
 def _imported(within: Module, statement: ast.ImportFrom, name: str, steps: int) -> Found | Module:

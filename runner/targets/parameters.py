@@ -93,7 +93,7 @@ def _made_with(of: Found, depth: int) -> Parameters | None:
         raise Undecided
     node, own = of.node, bindings(of.node.body)
     is_dataclass = check_form(of)
-    replaced = {f"{node.name}.{a}" for a in ("__init__", "__new__", "__bases__", "*")} & of.module.tampered
+    replaced = of.set_from_outside() & {"__init__", "__new__", "__bases__", "*"}
     if replaced or own.keys() & {"__new__", "__init_subclass__", "__signature__"}:
         raise Undecided
     above = [_inherited(of, base, depth) for base in node.bases]

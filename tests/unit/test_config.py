@@ -103,6 +103,7 @@ WRONG = {
         ["Did you mean task._target_=tests.unusual_tasks.Plain?"],
     ),
     "task=custom task._target_=tests.unusual_tasks.Plain task.size=3": ("task.size", ["Its keys are: none"]),
+    "task=custom task._target_=tests.unusual_tasks.Plain task.part._target_=a.B": ("task.part", ["Its keys are: none"]),
     "optim=custom optim._target_=torch.optim.RMSprop optim.alhpa=1": ("optim.alhpa", ["Did you mean optim.alpha?"]),
     "task=custm task.size=3": ("task", ["Did you mean task=custom?"]),
     "task=custom task.size=3": ("task._target_", ["has no value"]),
