@@ -74,9 +74,7 @@ def compose_one(line: CommandLine, plannable: PlanCheck = lambda _: None) -> Pla
         return planned[-1]
 
     with loader(line.config_folders) as using:
-        problems = overrides.find_problems(
-            line.overrides, using, lambda o: values_of(o, using), planning, plannable
-        )
+        problems = overrides.find_problems(line.overrides, using, lambda o: values_of(o, using), planning, plannable)
     if problems:
         raise ConfigError(problems)
     return planned[-1]
