@@ -1,6 +1,15 @@
 import sys
 
-if __name__ == "__main__":
-    from runner.cli import main
 
+def main() -> int:
+    """What `python -m runner` and the installed command start."""
+    from runner import interrupts
+
+    interrupts.leave_at_once()
+    from runner import cli
+
+    return cli.main()
+
+
+if __name__ == "__main__":
     sys.exit(main())

@@ -7,10 +7,10 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from runner import interrupts
+from runner.channels import outlasting
 from runner.errors import ConfigError, Problem, RunnerError
-from runner.usage import USAGE
-
-VERBS = ("run", "plan", "compare", "twin", "doctor", "recipes", "keep")
+from runner.usage import USAGE, VERBS
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,33 +21,46 @@ def main(arguments: list[str] | None = None) -> int:
     ):  # installed command: a task beside it must be found as under `python -m`
         sys.path.insert(0, str(Path.cwd()))
     verb = arguments.pop(0) if arguments and arguments[0] in VERBS else "run"
-    try:
-        if "--version" in arguments or "-V" in arguments:
-            print(f"samestep {_version()}")
-            return 0
-        if verb in USAGE and {"--help", "-h"}.intersection(arguments):
-            print(USAGE[verb])
-            return 0
-        if arguments in (["-sc", "install=bash"], ["--shell-completion", "install=bash"]):
-            from runner.completion import BASH
+    with outlasting() as lost:
+        code = _told(verb, arguments)
+    for why in lost:
+        print(f"not all that was said could be written: {why}", file=sys.stderr)
+    return code or (2 if lost else 0)
 
-            print(BASH, end="")
-            return 0
-        verbs = {
-            "plan": _plan,
-            "compare": _compare,
-            "twin": _twin,
-            "doctor": _doctor,
-            "recipes": _recipes,
-            "keep": _keep,
-        }
-        return verbs.get(verb, _run)(arguments)
+
+def _told(verb: str, arguments: list[str]) -> int:
+    """The exit code of a verb, after what stopped it has been said."""
+    try:
+        return _answer(verb, arguments)
     except RunnerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+
+
+def _answer(verb: str, arguments: list[str]) -> int:
+    if "--version" in arguments or "-V" in arguments:
+        print(f"samestep {_version()}")
+        return 0
+    if verb in USAGE and {"--help", "-h"}.intersection(arguments):
+        print(USAGE[verb])
+        return 0
+    if arguments in (["-sc", "install=bash"], ["--shell-completion", "install=bash"]):
+        from runner.completion import BASH
+
+        print(BASH, end="")
+        return 0
+    verbs = {
+        "plan": _plan,
+        "compare": _compare,
+        "twin": _twin,
+        "doctor": _doctor,
+        "recipes": _recipes,
+        "keep": _keep,
+    }
+    return verbs.get(verb, _run)(arguments)
 
 
 def _run(arguments: list[str]) -> int:
@@ -62,11 +75,12 @@ def _run(arguments: list[str]) -> int:
     line = parse(arguments)
     seat = joining.seat_of(line.overrides) if line.trains else None
     if seat is not None:  # the first node has the configuration
+        interrupts.raise_again()
         return joining.join(seat, joining.common(arguments))
-    if line.trains:
-        app.check(line, check_runnable)
-        if not line.sets("hydra/launcher"):  # else jobs start in other processes
-            warm.warm_up()  # now, so that torch is loaded while Hydra composes
+    app.check(line, check_runnable)
+    interrupts.raise_again()  # from here on processes are started
+    if line.trains and not line.sets("hydra/launcher"):  # else jobs start in other processes
+        warm.warm_up()  # now, so that torch is loaded while Hydra composes
     runs = Runs(sys.argv)
     try:
         with signals_raised(runs.end):
@@ -89,6 +103,7 @@ def _doctor(arguments: list[str]) -> int:
     """Look at this machine and the other nodes: what they have, what is wrong. Imports no torch here."""
     from runner.doctor import command
 
+    interrupts.raise_again()
     return command.run(arguments)
 
 
@@ -107,6 +122,7 @@ def _twin(arguments: list[str]) -> int:
     from runner.twin import make_twin, plan_to_disturb
 
     plan = plan_to_disturb(Path(arguments[0]))
+    interrupts.raise_again()
     warm.warm_up()
     return make_twin(Path(arguments[0]), plan)
 
@@ -122,6 +138,7 @@ def _keep(arguments: list[str]) -> int:
     """Keep a run as the reference of a recipe."""
     from runner.recipes import keep_reference
 
+    interrupts.raise_again()
     return keep_reference(arguments)
 
 

@@ -144,11 +144,18 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file by `content`, whole or not at all. Raises RecordError."""
+    """Replace a file by `content`, whole or not at all; what is no file (/dev/null, a pipe) is written to and stays what it is.
+    Raises RecordError."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content)
-        beside.replace(path)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+        else:
+            beside.write_bytes(content)
+            beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise RecordError(f"cannot write {path}: {error.strerror}") from error
+    except BaseException:  # Ctrl-C, say
+        beside.unlink(missing_ok=True)
+        raise

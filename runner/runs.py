@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 from runner.batch import Batch, check_launch
 from runner.build import check_targets
@@ -46,13 +47,6 @@ def check_runnable(plan: Plan) -> None:
     check_all(lambda: check_targets(config), lambda: check_tracker(plan), *machine)
 
 
-class Terminal(Console):
-    """Standard output, for as long as somebody reads it: a run goes on after `| head` has gone."""
-
-    def on_broken_pipe(self) -> None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 class Runs:
     """Runs jobs one after another and remembers how they went; or follows them, where they run elsewhere."""
 
@@ -60,7 +54,7 @@ class Runs:
         self.exit_code = 0
         self._typed = typed
         self._command = uuid.uuid4().hex
-        self._out = Terminal()
+        self._out = Console()
         self._sweep: Path | None = None
         self._crowd: Crowd | None = None
         self._batch: Batch | None = None
@@ -230,11 +224,14 @@ class Runs:
         folder = make_folder(job, self._command)
         self._members.append(Member(job.number, job.overrides, folder))
         if job.sweep is not None and self._crowd is None:
-            self._out.print(f"[bold]#{job.number}[/bold] {' '.join(job.overrides)}", highlight=False)
+            self._out.print(
+                f"[bold]#{job.number}[/bold] {escape(' '.join(job.overrides))}", highlight=False, soft_wrap=True
+            )
         return folder
 
     def _say_where(self) -> None:
-        self._out.print(f"run folder: {self._members[-1].folder.path}", highlight=False, soft_wrap=True)
+        where = f"run folder: {self._members[-1].folder.path}"
+        self._out.print(where, markup=False, highlight=False, soft_wrap=True)
 
     @staticmethod
     def _tell(error: RunnerError) -> None:

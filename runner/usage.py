@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+VERBS = ("run", "plan", "compare", "twin", "doctor", "recipes", "keep")
+
 USAGE = {
     "plan": """python -m runner plan [KEY=VALUE ...] [--json] [--load] [--memory] [--scale] [--link LINK] [--inside LINK] [--from RUN]
 

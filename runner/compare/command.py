@@ -8,11 +8,12 @@ from pathlib import Path
 
 from rich.console import Console
 
+from runner import interrupts
 from runner.compare import png, report
 from runner.compare.facts import as_json
 from runner.compare.session import compare
 from runner.compare.table import show
-from runner.errors import RunnerError
+from runner.errors import RecordError, RunnerError
 from runner.rundir import hindrance
 
 USAGE = """python -m runner compare RUN RUN... [--json] [--tolerance X] [--report FILE] [--png FILE]
@@ -29,7 +30,7 @@ TYPE = "Type: python -m runner compare RUN RUN... (compare --help says more)"
 
 
 class UsageError(RunnerError):
-    """A command line that cannot be understood."""
+    """A command line that cannot be understood, or an output that cannot be written."""
 
     exit_code = 2
 
@@ -47,10 +48,14 @@ def run(arguments: list[str]) -> int:
     outputs = {name: Path(value) for name, value in options.items() if name in ("--report", "--png")}
     _check_outputs(outputs)
     comparison = compare(paths, limit)
-    if "--report" in outputs:
-        report.write(comparison, outputs["--report"])
-    if "--png" in outputs:
-        png.write(comparison, outputs["--png"])
+    interrupts.raise_again()  # a file that is half written must be taken away
+    try:
+        if "--report" in outputs:
+            report.write(comparison, outputs["--report"])
+        if "--png" in outputs:
+            png.write(comparison, outputs["--png"])
+    except (RecordError, OSError) as error:  # a full disk, say: no word about the runs, so not exit code 1
+        raise UsageError(str(error)) from error
     if "--json" in options:
         print(json.dumps(as_json(comparison), indent=2, allow_nan=False))
     else:

@@ -112,7 +112,8 @@ class EmulatedNodes:
         """Let the nodes go; what each has sent is known then, unless their keeper was killed."""
         keeper = self._keeper
         try:
-            told = json.loads(keeper.communicate(timeout=_PATIENCE)[0] or "{}")  # closes its input
+            said = keeper.communicate(timeout=_PATIENCE)[0].splitlines()  # closes its input
+            told = json.loads(said[-1]) if said else {}  # before it its first word, where making them was interrupted
             self.traffic, self.wire = told.get("traffic", []), told.get("wire")
         except subprocess.TimeoutExpired:
             keeper.kill()

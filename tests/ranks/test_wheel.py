@@ -46,7 +46,7 @@ def test_every_configuration_and_recipe_is_in_the_wheel(site: Path) -> None:
         assert here and {f for f in files(site / "runner" / name) if f.endswith(".yaml")} == here
     assert not (site / "tests").exists() and not (site / "outputs").exists()
     (entry_points,) = site.glob("samestep-*.dist-info/entry_points.txt")
-    assert "samestep = runner.cli:main" in entry_points.read_text()
+    assert "samestep = runner.__main__:main" in entry_points.read_text()
 
 
 def test_the_wheel_composes_from_its_own_files(site: Path, start: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from runner import rundir
 from runner.errors import RecordError
 from runner.plan import Plan
+from runner.rundir import write_text
 from tests.running import plan_of
 
 
@@ -71,3 +73,15 @@ def test_files_appear_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         rundir.write_text(file, json.dumps({"old": False}))
     assert json.loads(file.read_text()) == {"old": True}
     assert [p.name for p in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_what_is_no_file_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    """`--report /dev/null`, typed by root, must leave the device where it is."""
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    write_text(tmp_path / "pipe", "all of it")
+    assert os.read(reader, 100) == b"all of it"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(RecordError, match=r"cannot write .*: Is a directory"):
+        write_text(tmp_path, "anything")
