@@ -37,7 +37,10 @@ class Problem:
 
     def __str__(self) -> str:
         line = f"{self.key}: {self.what}" if self.key else self.what
-        return f"{line}. {self.fix}" if self.fix else line
+        line = f"{line}. {self.fix}" if self.fix else line
+        return "".join(
+            c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in line
+        )  # one line, whatever was typed
 
 
 class ConfigError(RunnerError):

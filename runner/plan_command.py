@@ -13,6 +13,7 @@ from runner.build import check_targets
 from runner.choices import BatchMode
 from runner.compose import app
 from runner.compose.arguments import CommandLine, parse
+from runner.compose.flags import Flags
 from runner.compose.jobs import recipe_sweep
 from runner.compose.links import overrides_of, read_link
 from runner.errors import ConfigError, Problem
@@ -26,6 +27,7 @@ from runner.surroundings import Link
 
 _ALONE = ("--json", "--load", "--memory", "--scale")
 _WITH_VALUE = ("--from", "--link", "--inside")
+_FLAGS = Flags("plan", {"--config-dir": ("FOLDER",)}, (*_ALONE, *_WITH_VALUE))
 
 
 @dataclass(slots=True)
@@ -104,12 +106,7 @@ def _line(asked: _Asked) -> CommandLine:
         if given := [o for o in asked.rest if o.partition("=")[0].partition(".")[0] == "link"]:
             fix = f"Leave out --link or {' '.join(given)}"
             raise ConfigError([Problem("--link", "the link is given twice", fix)])
-    line = parse([*asked.rest, *added])
-    unknown = [f for f in line.flags if f.startswith("-") and f.partition("=")[0] not in ("--config-dir", "-cd")]
-    if unknown:
-        fix = f"It takes {', '.join([*_ALONE, *_WITH_VALUE])} and --config-dir"
-        raise ConfigError(Problem(flag, "is not a flag of plan", fix) for flag in unknown)
-    return line
+    return parse([*asked.rest, *added], _FLAGS)
 
 
 def _seconds(plan: Plan, sizes: Sizes | None, pace: Pace | None, inside: Link | None) -> Seconds | None:

@@ -120,13 +120,20 @@ def of_choice(key: str, value: str) -> Problem | None:
     return Problem(key, "is set by the choice", f"Type {section}={value}; there are: {', '.join(_names(section))}")
 
 
+def likely(name: str) -> list[str]:
+    """The keys that were probably meant by `name`: those of that name in some section, or else the nearest at the top."""
+    own = [f"{section}.{name}" for section in keys_of("") if name != "name" and name in keys_of(section)]
+    return own[:3] or difflib.get_close_matches(name, [*keys_of(""), "recipe"], 1)
+
+
 def unknown_key(key: str, choices: list[str]) -> Problem:
     """The problem of a key that does not exist, with the one that was probably meant."""
     section, _, name = key.rpartition(".")
     if not choices:
         return Problem(key, "is not a key of the configuration", f"{section} is a value: type {section}=...")
-    close = difflib.get_close_matches(name, choices, 1)
-    dotted = f"{section}.{close[0]}" if close and section else (close[0] if close else "")
+    close = [f"{section}.{name}" for name in difflib.get_close_matches(name, choices, 1)] if section else likely(name)
     where = f"of {section} " if section else ""
     listed = f"The keys {where}are: {', '.join(sorted(choices))}"
-    return Problem(key, "is not a key of the configuration", (f"Did you mean {dotted}? " if dotted else "") + listed)
+    return Problem(
+        key, "is not a key of the configuration", (f"Did you mean {' or '.join(close)}? " if close else "") + listed
+    )

@@ -23,6 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.compose import overrides
 from runner.compose.arguments import CommandLine
+from runner.compose.folders import folder_problems
 from runner.compose.loading import loader, plain, plan_of, sweep_of, values_of
 from runner.compose.sources import data_folder, install
 from runner.compose.sweeps import (
@@ -37,7 +38,6 @@ from runner.compose.sweeps import (
 )
 from runner.errors import ConfigError, Problem, RunnerError, check_all
 from runner.plan import Plan
-from runner.rundir import hindrance
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,10 @@ def compose_one(line: CommandLine, plannable: PlanCheck = lambda _: None) -> Pla
         return planned[-1]
 
     with loader(line.config_folders) as using:
-        problems = overrides.find_problems(line.overrides, using, lambda o: values_of(o, using), planning, plannable)
+        swept = [o for o in line.overrides if overrides.is_sweep(o, using)]
+        single = [o for o in line.overrides if o not in swept]
+        problems = overrides.find_problems(single, using, lambda o: values_of(o, using), planning, plannable)
+        problems += [overrides.not_swept(o, "Type one of them") for o in swept]
     if problems:
         raise ConfigError(problems)
     return planned[-1]
@@ -84,6 +87,9 @@ def check(line: CommandLine, runnable: PlanCheck) -> None:
     """Raises ConfigError with every problem of a command line, of all jobs that it asks for. `runnable` raises it for
     a plan that cannot run on this machine."""
     install(line.config_folders)
+    if not line.trains:
+        _check_shown(line)
+        return
 
     def launchable(plan: Plan) -> None:
         if line.sets("hydra/launcher") and (found := launcher_problem(plan)):
@@ -104,9 +110,20 @@ def check(line: CommandLine, runnable: PlanCheck) -> None:
         problems += [p for o in swept for p in overrides.problems_of(o, using)]
         if not problems or line.multirun:
             problems = _sweep_problems(line, using, runnable_there, problems)
-        problems += _folder_problems(line, using)
+        problems += folder_problems(line, using)
         if problems:
             raise ConfigError(problems)
+
+
+def _check_shown(line: CommandLine) -> None:
+    """Raises ConfigError for what cannot even be shown; a value that would not run can."""
+    if line.completes:
+        return
+    with loader(line.config_folders) as using:
+        problems = [p for o in line.overrides for p in overrides.problems_of(o, using)]
+        problems += [overrides.not_swept(o) for o in line.overrides if overrides.is_sweep(o, using)]
+    if problems:
+        raise ConfigError(problems)
 
 
 class Entry:
@@ -166,23 +183,10 @@ def run(line: CommandLine, job: JobFunction, sweeping: SweepAnnounced) -> None:
     except (HydraException, OmegaConfBaseException) as error:
         if entry.started:
             raise RunnerError(overrides.describe(error)) from None
-        raise ConfigError([Problem("", overrides.describe(error))]) from None
+        with loader(line.config_folders) as using:
+            raise ConfigError([overrides.as_problem(error, line.overrides, using)]) from None
     finally:
         sys.argv = typed
-
-
-def _folder_problems(line: CommandLine, using: ConfigLoader) -> list[Problem]:
-    """The folder of the run, or of the sweep, must be one that can be made and written to."""
-    own = [o for o in line.overrides if o.lstrip("+").startswith(("hydra.", "recipe=")) and "," not in o]
-    try:
-        mode = RunMode.MULTIRUN if line.multirun else RunMode.RUN
-        config = using.load_configuration("config", overrides.prepare(own), run_mode=mode)
-        key = "hydra.run.dir" if config.hydra.mode in (None, RunMode.RUN) and not line.multirun else "hydra.sweep.dir"
-        folder = str(OmegaConf.select(config, key))
-    except (ConfigError, HydraException, OmegaConfBaseException):  # told elsewhere, or filled in by Hydra for each job
-        return []
-    why = hindrance(Path(folder))
-    return [] if why is None else [Problem(key, f"nothing can be written to {folder}: {why}", f"Set {key}=FOLDER")]
 
 
 def _swept(line: CommandLine) -> list[str]:
@@ -219,7 +223,7 @@ def _sweep_problems(
     except ConfigError as error:
         return before + list(error.problems)
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # `before` tells of what it stumbles over
-        return before or [Problem("", overrides.describe(error))]
+        return before or [overrides.as_problem(error, line.overrides, using)]
     found: dict[Problem, list[str]] = {}
     for job in jobs:
         try:
@@ -231,11 +235,11 @@ def _sweep_problems(
                 problems = overrides.find_problems(job, using, lambda o: values_of(o, using), plan_of, runnable)
             for problem in problems:
                 found.setdefault(problem, []).append(name)
-        except (HydraException, OmegaConfBaseException, ValueError):
-            if not before:
-                raise
-            told = {p.key for p in before}
-            return before + [p for p in _named(found) if p.key not in told]
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            if before:  # it stumbles over what they tell of
+                known = {p.key for p in before}
+                return before + [p for p in _named(found) if p.key not in known]
+            found.setdefault(overrides.as_problem(error, job, using), []).append(" ".join(o.lstrip("+") for o in job))
     return _named(found)
 
 

@@ -20,6 +20,8 @@ from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
 from runner import validation
+from runner.compose.defaults import flaw_of_list
+from runner.compose.form import malformed
 from runner.compose.sources import missing_folders
 from runner.compose.sweeps import missing_plugin
 from runner.errors import ConfigError, Problem
@@ -46,10 +48,10 @@ def is_sweep(text: str, loader: ConfigLoader) -> bool:
         return False
 
 
-def not_swept(text: str) -> Problem:
+def not_swept(text: str, instead: str = "Add -m to run one job for each") -> Problem:
     """The problem of several values where one run was asked for."""
     key, _, value = text.partition("=")
-    fix = f"Add -m to run one job for each, or quote the value if it is one: \"{key}='{value}'\""
+    fix = f"{instead}, or quote the value if it is one: \"{key}='{value}'\""
     return Problem(key.lstrip("+"), f"{value} stands for several values", fix)
 
 
@@ -79,8 +81,8 @@ def find_problems(
                 sound = rest
                 continue
             return problems
-        except (HydraException, OmegaConfBaseException) as error:
-            return problems or [Problem("", describe(error))]
+        except (HydraException, OmegaConfBaseException, ValueError) as error:
+            return problems or [as_problem(error, overrides, loader)]
         try:
             last(checked)
         except ConfigError as error:
@@ -120,7 +122,15 @@ def describe(error: Exception) -> str:
     """An error of Hydra or OmegaConf as one line: its first sentence, and what it was about."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = str(error.__cause__).splitlines()[0] if error.__cause__ is not None else ""
-    return " ".join(dict.fromkeys([*lines, *([cause] if cause else [])]))
+    return " ".join(dict.fromkeys([*lines, *([cause] if cause not in ("", "None") else [])]))
+
+
+def as_problem(error: Exception, overrides: Sequence[str], loader: ConfigLoader) -> Problem:
+    """An error of composing `overrides` as a problem."""
+    chosen = [o.partition("=")[2].strip("[]") for o in overrides if _name(o) == "recipe"]
+    recipes = [name.strip() for names in chosen for name in names.split(",")]
+    found = flaw_of_list(error, recipes, loader) if isinstance(error, HydraException) else None
+    return found or Problem("", describe(error))
 
 
 def problems_of(text: str, loader: ConfigLoader) -> list[Problem]:
@@ -134,8 +144,10 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
     try:
         override = OverridesParser.create(config_loader=loader).parse_override(text)
     except HydraException as error:
-        return Problem(text, describe(error))
+        return malformed(text, describe(error))
     key = override.key_or_group
+    if added := _added(text, key, loader):
+        return added
     if key.partition(".")[0].partition("/")[0] == "hydra" or override.is_delete():
         return missing_plugin(key, override, loader)
     group = key.replace(".", "/")
@@ -153,6 +165,20 @@ def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
     return None if name.partition(".")[0] in known else validation.unknown_key(key, known)
 
 
+def _added(text: str, group: str, loader: ConfigLoader) -> Problem | None:
+    """The problem of a second choice for a group that has one, or of one that is to go somewhere else."""
+    name, _, value = text.partition("=")
+    if "." in group or group not in (*validation.keys_of(""), "recipe") or not _is_group(group, loader):
+        return None
+    if "@" in name:
+        return Problem(name, f"a choice of {group} cannot be put elsewhere", f"Type {group}={value}")
+    if name.startswith("+"):
+        return Problem(
+            name, f"{group} has a choice already, which is replaced and not added to", f"Type {group}={value}"
+        )
+    return None
+
+
 def _choice_problem(key: str, override: Override, loader: ConfigLoader) -> Problem | None:
     if override.is_interval_sweep():
         return Problem(key, "is a group of choices, not a number", _offer(key, "", loader))
@@ -160,9 +186,10 @@ def _choice_problem(key: str, override: Override, loader: ConfigLoader) -> Probl
         values = list(override.sweep_string_iterator())
     else:
         value = override.value()
-        if isinstance(value, dict) or (value is None and key != "recipe"):
-            return Problem(key, "is a group: choose one of its options by name", _offer(key, "", loader))
-        values = [str(v) for v in value] if isinstance(value, list) else [] if value is None else [str(value)]
+        if isinstance(value, dict) or value is None:
+            none = "Leave it out to have none. " if key == "recipe" else ""
+            return Problem(key, "is a group: choose one of its options by name", none + _offer(key, "", loader))
+        values = [str(v) for v in value] if isinstance(value, list) else [str(value)]
     for value in values:
         if not _exists(f"{key}/{value}", loader):
             return Problem(key, f"'{value}' is not one of its choices", _offer(key, value, loader))

@@ -22,22 +22,22 @@ def flaw_of(file: Path) -> Problem | None:
 
 
 def no_mapping(file: Path) -> Problem:
-    return Problem(_shown(file), "holds no keys with values", "Write KEY: VALUE, each on a line")
+    return Problem(shown(file), "holds no keys with values", "Write KEY: VALUE, each on a line")
 
 
 def unreadable(file: Path, error: Exception) -> Problem:
     """An error of reading `file` as a problem. `error` may know of the file by itself."""
     if not isinstance(error, MarkedYAMLError) or error.problem_mark is None:
-        return Problem(_shown(file), "cannot be read: " + " ".join(str(error).split()))
+        return Problem(shown(file), "cannot be read: " + " ".join(str(error).split()))
     mark, begun = error.problem_mark, error.context_mark
     what = " ".join(f"{error.problem or 'cannot be read'}".split("\n")).strip()
     if begun is not None and begun.line != mark.line and error.context is not None:
         what += f" ({error.context} that begins in line {begun.line + 1})"
     fix = "Indent by spaces" if "'\\t'" in what else ""
-    return Problem(f"{_shown(file)}, line {mark.line + 1}", what, fix)
+    return Problem(f"{shown(file)}, line {mark.line + 1}", what, fix)
 
 
-def _shown(file: Path) -> str:
+def shown(file: Path) -> str:
     """As short as it can be typed here."""
     here = Path.cwd()
     return str(file.relative_to(here) if file.is_relative_to(here) else file)

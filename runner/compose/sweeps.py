@@ -25,6 +25,7 @@ from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from runner.counts import counted
 from runner.errors import ConfigError, Problem, RunnerError
 from runner.plan import Plan
 
@@ -126,7 +127,7 @@ def best_of(sweep: Path) -> str | None:
         return None
     found = OmegaConf.load(file)
     if "best_params" not in found:
-        return f"{len(found.solutions)} solutions of which none is worse in all: {file}"
+        return f"{counted(len(found.solutions), 'solution')}, of which none is worse in all: {file}"
     named = " ".join(f"{str(k).lstrip('+')}={v}" for k, v in found.best_params.items())
     return f"best: {named}: {found.best_value:.4f}"
 

@@ -214,12 +214,17 @@ def test_a_folder_of_configurations_can_be_added(start: Path) -> None:
         ("hydra.run.dir=loop/x bathc=1", "hydra.run.dir"),
         ("hydra.sweep.dir=/dev/null/x -m seed=0,1", "hydra.sweep.dir"),
         ("hydra.sweep.dir=/proc/x recipe=observed_batch", "hydra.sweep.dir"),
+        ("hydra.sweep.subdir=/proc/x -m seed=0,1", "hydra.sweep.subdir"),
+        ("hydra.run.dir=file", "hydra.run.dir"),
+        ("hydra.run.dir=", "hydra.run.dir"),
+        ("hydra.run.dir=out/${task.nothing}", "hydra.run.dir"),
     ],
 )
 def test_a_folder_that_cannot_be_written_to_is_one_line_before_anything_starts(
     start: Path, no_torch: list[Path], typed: str, key: str
 ) -> None:
     (start / "loop").symlink_to("loop")
+    (start / "file").touch()
     done = runner(start, *typed.split(), path=no_torch).expect(2)
     assert [line.partition(":")[0] for line in done.lines()] == ["bathc", key][-1 - ("bathc" in typed) :]
     assert f"Set {key}=FOLDER" in done.err

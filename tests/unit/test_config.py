@@ -113,7 +113,7 @@ WRONG = {
     "batch.size=63 hardware=2cpu accum=4": ("batch.size", ["63", "8", "batch.size=56", "batch.size=64"]),
     "hardware.processes=3 hardware.nodes=2 batch.size=66": ("hardware.processes", ["3", "2 nodes"]),
     "task.width=${nothing}": ("task.width", ["nothing"]),
-    "task.width=[1": ("task.width=[1", []),
+    "task.width=[1": ("task.width", []),
     "accum": ("accum", ["="]),
 }
 

@@ -145,6 +145,46 @@ def test_a_recipe_that_cannot_be_read_is_one_line_with_its_place(
     assert "cannot be read" not in listed["recipe=sound"]
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("override /task: digist", ["chooses task: digist, which there is not", "Did you mean digits?", "mixture"]),
+        ("override /hardware: 2cup", ["chooses hardware: 2cup, ", "{processes}cpu"]),
+        ("override /tsak: digits", ["names tsak, which is no group", "Did you mean /task?", "hardware"]),
+        ("override task: digits", ["names task, without a slash before it", "Write /task"]),
+        ("task: digits", ["names task, without a slash before it", "Write /task"]),
+        ("/task: mixture", ["chooses a second task", "Write override /task"]),
+        ("base", ["chooses recipe: base, which there is not", "quickstart"]),
+        ("override /hydra/launcher: jobilb", ["chooses hydra/launcher: jobilb", "basic"]),
+    ],
+)
+def test_a_recipe_whose_defaults_cannot_be_followed_is_one_line_with_its_place(
+    entry: str, words: list[str], start: Path
+) -> None:
+    write(start / "recipes", "sound", 2)
+    (start / "recipes" / "mine.yaml").write_text(f"# It.\ndefaults:\n  - {entry}\naccum: 2\n")
+    typed = ["recipe=mine"], ["recipe=mine", "-m", "seed=1,2"], ["-m", "recipe=mine,sound"]
+    asked = [lambda: plan("recipe=mine"), *(lambda t=t: check(parse(t), lambda _: None) for t in typed)]
+    for ask in asked:
+        with pytest.raises(ConfigError) as caught:
+            ask()
+        (line,) = str(caught.value).splitlines()
+        assert line.startswith(
+            ("recipes/mine.yaml, line 3: its defaults list ", "recipes/mine.yaml: its defaults list ")
+        )
+        for word in words:
+            assert word in line
+    check(parse(["-m", "recipe=sound", "seed=1,2"]), lambda _: None)  # the control
+
+
+def test_overrides_of_a_recipe_stand_last(start: Path) -> None:
+    (start / "recipes").mkdir()
+    text = "# It.\ndefaults:\n  - override /task: mixture\n  - _self_\n  - /link@more: none\n"
+    (start / "recipes" / "mine.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"^recipes/mine.yaml: its defaults list has .* Overrides must stand last$"):
+        plan("recipe=mine")
+
+
 def test_a_choice_of_a_given_folder_that_cannot_be_read_is_one_line(start: Path) -> None:
     (start / "mine" / "task").mkdir(parents=True)
     (start / "mine" / "task" / "nine.yaml").write_text("_target_: x\nwidth: [9\n")
