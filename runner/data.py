@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,14 @@ _PROBE = 1  # the stream under which a dataset is watched for drawing numbers
 
 def check_dataset(dataset: Any, what: str) -> int:
     """The number of items. Raises TaskError for anything but a map-style dataset with a length."""
+    if dataset is None:
+        raise TaskError(
+            f"{what} returned None; it must return a map-style dataset (one with __len__ and __getitem__): a list will do"
+        )
+    if isinstance(dataset, Mapping):
+        raise TaskError(
+            f"{what} returned {type(dataset).__name__}, whose items have names; an item's index is its id: return a list(...) of the values"
+        )
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise TaskError(
             f"{what} returned the iterable dataset {type(dataset).__name__}, which has no items to name: which process "
@@ -31,7 +39,12 @@ def check_dataset(dataset: Any, what: str) -> int:
         )
     if not hasattr(dataset, "__len__"):
         raise TaskError(f"{what} returned {type(dataset).__name__}, which has no length: a dataset needs __len__")
-    return len(dataset)
+    try:
+        return len(dataset)
+    except TypeError as error:  # what __len__ returned is no number
+        raise TaskError(
+            f"{what} returned {type(dataset).__name__}, whose __len__ gives no number of items: {error}"
+        ) from error
 
 
 class Items:
@@ -48,18 +61,26 @@ class Items:
         self._seed, self._purpose, self._exact = seed, purpose, exact
         self._draws = False
         self._many = getattr(dataset, "__getitems__", None)
+        self.collated_by = getattr(collate, "__qualname__", "collate")
 
     def __getitem__(self, request: Request) -> Any:
         epoch, ids = request
         if not self._exact:
-            return self._collate(self._read(ids))
+            return self._batch(ids, self._read(ids))
         if not self._draws:
             seed_generators(_PROBE)
-            batch = self._collate(self._read(ids))
+            batch = self._batch(ids, self._read(ids))
             if _untouched():
                 return batch
             self._draws = True
-        return self._collate(self._read_each(epoch, ids))
+        return self._batch(ids, self._read_each(epoch, ids))
+
+    def _batch(self, ids: tuple[int, ...], items: list[Any]) -> Any:
+        try:
+            return self._collate(items)
+        except Exception as error:
+            error.add_note(f"while {self.collated_by} made a batch of the items {list(ids)}")
+            raise
 
     def _read_each(self, epoch: int, ids: tuple[int, ...]) -> list[Any]:
         items: list[Any] = []
@@ -112,6 +133,8 @@ def load(
     move = device.type != "cpu" or floats is not None
     source = _in_process(items, requests) if workers == 0 else _by_workers(items, requests, workers, seed, device, rank)
     for batch in source:
+        if batch is None:  # which would be taken for a process that has nothing to do
+            raise TaskError(f"{items.collated_by} returned None; it must return the batch that loss is given")
         yield to_device(batch, device, floats) if move else batch
 
 

@@ -49,6 +49,10 @@ class Evaluation:
         if self._data is None and plan.config.early_stop.metric is not None:
             raise TaskError(f"early_stop.metric needs something to evaluate on, and {task.name}.eval_data returns None")
         self._count = check_dataset(self._data, "eval_data()") if self._data is not None else 0
+        if self._data is not None and not self._count:
+            raise TaskError(
+                f"{task.name}.eval_data returned no items; return None where there is nothing to evaluate on"
+            )
         self._best: float | None = None
         self._waited = 0
         self._done_at = -1

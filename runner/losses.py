@@ -55,6 +55,7 @@ class Losses:
 
     def __init__(self, folder: RunFolder, world: World, backend: Backend, every: int, measures: int | None):
         self.reads = 0
+        self._no_gradient = False  # whether the first update had a loss, and no parameter a gradient
         self._measures, self._measured = measures, False
         self._world, self._backend, self._every = world, backend, every
         self._batch_file, self._update_file = Appender(folder.batches), Appender(folder.updates)
@@ -122,11 +123,21 @@ class Losses:
             self._update_file.append(update_rows)
         return bad, batch_rows
 
+    def notes(self, task: str) -> tuple[str, ...]:
+        """What the rows have shown of the task of that name, once they are read."""
+        what = (
+            f"no parameter had a gradient in the first update: what {task}.loss returns was not computed from the model's output, "
+            "or something in between (detach(), item(), a new tensor) has cut it off"
+        )
+        return (what,) if self._no_gradient else ()
+
     def _stop(self, bad: UpdateRow, rows: list[BatchRow]) -> None:
         """All processes found the same update: its loss and norm are the same on all of them."""
-        mine = [(r.rank, r.micro, r.loss) for r in rows if r.update == bad.update and not _finite(r.loss)]
+        here = [r for r in rows if r.update == bad.update]
+        mine = [(r.rank, r.micro, f"loss {r.loss}") for r in here if not _finite(r.loss) and _finite(r.weight)]
+        mine += [(r.rank, r.micro, f"weight {r.weight}") for r in here if not _finite(r.weight)]
         found = [place for places in self._world.gather(mine) for place in places]
-        where = ", ".join(f"rank {rank} micro-batch {micro} (loss {loss})" for rank, micro, loss in found)
+        where = ", ".join(f"rank {rank} micro-batch {micro} ({what})" for rank, micro, what in found)
         if not where:
             where = f"every micro-batch's loss is finite, the gradient's norm is {bad.grad_norm}"
         raise NonFiniteError(
@@ -148,13 +159,17 @@ class Losses:
         total = next(values)
         weight = next(values) if isinstance(m.weight, Tensor) else float(m.weight)
         if weight < 0:
-            raise TaskError(f"update {m.window.update}, micro-batch {m.index}: the weight {weight:g} is negative")
+            raise TaskError(
+                f"update {m.window.update}, micro-batch {m.index}: the weight {weight:g} is negative. loss must return the pair (sum of the "
+                "losses, weight), where the weight is the number of items or tokens that the sum is over"
+            )
         seconds = self._backend.seconds(m.start, m.end)
         loss = _mean(total, weight)
         return BatchRow(m.window.update, m.index, self._world.rank, m.window.epoch, loss, weight, seconds, m.synced)
 
     def _update_row(self, u: _Update, values: Any) -> UpdateRow:
         total, weight, norm = next(values), next(values), next(values)
+        self._no_gradient |= u.window.update == 1 and total != 0 and weight > 0 and norm == 0
         return UpdateRow(
             update=u.window.update,
             epoch=u.window.epoch,
@@ -193,4 +208,4 @@ def _finite(value: float | None) -> bool:
 
 
 def _broken(row: UpdateRow) -> bool:
-    return not (_finite(row.loss) and _finite(row.grad_norm))
+    return not (_finite(row.loss) and _finite(row.grad_norm) and _finite(row.weight))

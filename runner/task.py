@@ -96,7 +96,11 @@ def adopt(candidate: Any) -> Adopted:
         lacks = " and no method ".join(missing)
         raise TaskError(f"the task {name} has no method {lacks}; a task needs {', '.join(REQUIRED)}")
     methods = (f.name for f in fields(Adopted) if f.name != "name")
-    return Adopted(name, **{method: getattr(candidate, method, getattr(default, method)) for method in methods})
+    found = {method: getattr(candidate, method, getattr(default, method)) for method in methods}
+    for method, value in found.items():
+        if not callable(value):
+            raise TaskError(f"{name}.{method} is {_describe(value)} and no method; without one, Task's own is taken")
+    return Adopted(name, **found)
 
 
 def check_loss(result: Any, task: str) -> tuple[Tensor, Tensor | float]:
@@ -105,7 +109,8 @@ def check_loss(result: Any, task: str) -> tuple[Tensor, Tensor | float]:
         isinstance(result, tuple)
         and len(result) == 2
         and getattr(result[0], "ndim", None) == 0
-        and result[0].requires_grad | (not _grad_enabled())
+        and getattr(result[0], "requires_grad", None) in ((True,) if _grad_enabled() else (True, False))
+        and not result[0].is_complex()
         and _is_number(result[1])
     ):
         return result
@@ -143,5 +148,6 @@ def _describe(value: Any) -> str:
         return f"a tuple ({', '.join(_describe(v) for v in value)})"
     if hasattr(value, "shape") and hasattr(value, "requires_grad"):
         gradient = "" if not _grad_enabled() else " with a gradient" if value.requires_grad else " without a gradient"
-        return f"a tensor of shape {tuple(value.shape)}{gradient}"
+        kind = "complex " if value.is_complex() else ""
+        return f"a {kind}tensor of shape {tuple(value.shape)}{gradient}"
     return f"{type(value).__name__}" if value is not None else "None"

@@ -16,6 +16,7 @@ from runner.backend import Backend, to_device
 from runner.build import build
 from runner.choices import SeedingMode, SyncPolicy
 from runner.compilation import compile_call
+from runner.counts import counted
 from runner.data import Items, check_dataset, load
 from runner.errors import TaskError
 from runner.evaluation import Evaluation
@@ -127,7 +128,7 @@ def complete(plan: Plan, world: World, experiment: Experiment) -> Plan:
     for rank, theirs in enumerate(world.gather(mine)):
         if theirs != mine:
             raise TaskError(
-                f"train_data() differs between processes: rank {world.rank} has {mine[0]} items (fingerprint {mine[1]}), "
+                f"train_data() differs between processes: rank {world.rank} has {counted(mine[0], 'item')} (fingerprint {mine[1]}), "
                 f"rank {rank} has {theirs[0]} ({theirs[1]}). It must be the same everywhere"
             )
     still = (
@@ -183,6 +184,13 @@ def prepare(
     if precision.weights != precision.sums:
         optimizer.register_step_pre_hook(lambda *_: narrow(parameters))
     every = config.log.every or (10 if backend.reading_waits else 1)
+    losses = Losses(folder, world, backend, every, measured_windows(plan, backend))
+
+    def conclude() -> None:
+        if world.rank == 0 and (notes := losses.notes(task.name)):
+            add_notes(folder, notes)
+        save_model(folder, world, sync, model, config.hardware.copy_size)
+
     return Training(
         rank=world.rank,
         windows=windows,
@@ -195,10 +203,10 @@ def prepare(
         schedule=Schedule(optimizer, config, windows.updates),
         clip=config.optim.clip,
         nonfinite=config.nonfinite,
-        losses=Losses(folder, world, backend, every, measured_windows(plan, backend)),
+        losses=losses,
         evaluation=Evaluation(plan, world, folder, task, model, sync, buffers, streams, precision, backend.device),
         after_first=lambda: write_notes(plan, folder, world, streams, buffers),
-        before_last_evaluation=lambda: save_model(folder, world, sync, model, config.hardware.copy_size),
+        before_last_evaluation=conclude,
         compiled=config.compile,
         held=lambda: held(model, optimizer),
         every_pass=every_pass,
@@ -248,7 +256,7 @@ def write_notes(plan: Plan, folder: RunFolder, world: World, streams: Streams, b
     if streams.model_draws:
         size = plan.arithmetic.per_device
         notes += (
-            f"the model draws random numbers (dropout, say), for a micro-batch of {size} items at a time: they are the same in "
+            f"the model draws random numbers (dropout, say), for a micro-batch of {counted(size, 'item')} at a time: they are the same in "
             f"every setup with per_device={size}, which batch=auto keeps, and others where it differs",
         )
     if world.rank == 0:

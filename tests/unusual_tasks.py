@@ -206,3 +206,35 @@ class Weighted(Plain):
     def loss(self, model: nn.Module, batch: Any) -> tuple[torch.Tensor, Any]:
         total, weight = super().loss(model, batch)
         return total, {"negative": -weight, "numpy": np.int64(weight)}[self.weight]
+
+
+class Rubbish(Plain):
+    """Gives what nobody can use, in one of its methods."""
+
+    def __init__(self, how: str):
+        self.how = how
+        if how == "no method":
+            self.metrics = None
+
+    def train_data(self) -> Any:
+        return {"no data": None, "no items": [], "names": {"a": 1}, "None items": [None] * 9}.get(
+            self.how, super().train_data()
+        )
+
+    def eval_data(self) -> Any:
+        return [] if self.how == "nothing to evaluate" else None
+
+    def collate(self, items: list[Any]) -> Any:
+        return None if self.how == "no batch" else torch.utils.data.default_collate(items)
+
+    def loss(self, model: nn.Module, batch: Any) -> Any:
+        if batch is None:
+            return torch.zeros((), requires_grad=True), 0
+        total, weight = super().loss(model, batch)
+        given = {
+            "text": "high",
+            "numpy": np.float64(1.0),
+            "cut off": total.detach().requires_grad_(),
+            "complex": total * 1j,
+        }
+        return given.get(self.how, total), float("inf") if self.how == "infinite" else weight

@@ -122,3 +122,31 @@ def test_weights_of_other_kinds(bench: Bench, weight: str, said: str | None) -> 
         return
     with pytest.raises(WorkerFailed, match=said):
         pair(bench, "Weighted", weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("no data", r"train_data\(\) returned None; it must return a map-style dataset"),
+        ("no items", "the training data is empty"),
+        ("no batch", r"Rubbish\.collate returned None; it must return the batch that loss is given"),
+        ("text", r"Rubbish\.loss returned a tuple \(str, int\); it must return the pair"),
+        ("names", r"train_data\(\) returned dict, whose items have names"),
+        ("None items", r"found <class 'NoneType'> \(while Rubbish\.collate made a batch of the items \["),
+        ("nothing to evaluate", r"Rubbish\.eval_data returned no items"),
+        ("no method", r"Rubbish\.metrics is None and no method"),
+        ("complex", r"Rubbish\.loss returned a tuple \(a complex tensor of shape \(\) with a gradient"),
+        ("infinite", r"update 1 is not finite: rank 0 micro-batch 0 \(weight inf\)"),
+        ("numpy", r"Rubbish\.loss returned a tuple \(float64, int\); it must return the pair"),
+    ],
+)
+def test_rubbish_is_named_with_the_method_that_gave_it(bench: Bench, how: str, said: str) -> None:
+    with pytest.raises(WorkerFailed, match=said):
+        bench.run("tests.unusual_tasks.Rubbish", {"how": how}, *SMALL)
+
+
+def test_a_loss_that_is_cut_off_from_the_model_is_noted(bench: Bench) -> None:
+    """On any number of processes; `test_the_same_updates` is the control: sound tasks have no notes."""
+    for run in pair(bench, "Rubbish", how="cut off"):
+        (note,) = run.plan.notes
+        assert "no parameter had a gradient in the first update: what Rubbish.loss returns" in note
