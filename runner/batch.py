@@ -185,7 +185,7 @@ class Batch:
                     self._settle(folder, ended, f"its Slurm job {self._jobs[folder]} is {state}; see {log}")
             elif state.startswith("PENDING") and self._jobs[folder] not in self._told:
                 self._told.add(self._jobs[folder])
-                self._out.print(f"Slurm job {self._jobs[folder]} waits {state[8:]}", highlight=False)
+                self._out.print(f"Slurm job {self._jobs[folder]} waits {state[8:]}", markup=False, highlight=False)
 
     def _poll(self) -> float:
         asked = self._folders[0].read_plan().config.launch

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from runner.counts import counted
 from runner.summary import WIDEST, Summary
 
 REFERENCE = "sync=accumulate"  # what the other policies are measured by
@@ -62,14 +64,14 @@ def show_rounds(jobs: Jobs, console: Console) -> None:
         return
     rounds = max(len(r.seconds) for r in rows)
     batches = min(r.batches for r in rows)
-    title = f"Seconds per batch: mean and spread over {rounds} rounds of {batches} batches for each process"
+    title = f"Seconds per batch: mean and spread over {rounds} rounds of {counted(batches, 'batch')} for each process"
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     compared = any(r.ratios for r in rows)
     for name in ("job", "s/batch", *(["of accumulate"] if compared else []), "collectives", "bytes"):
         table.add_column(name, justify="left" if name == "job" else "right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row.name,
+            escape(row.name),
             _text(row.seconds.values()),
             *([_text(row.ratios.values(), 2)] if compared else []),
             "-" if row.collectives is None else str(row.collectives),

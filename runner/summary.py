@@ -7,6 +7,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from runner import records
@@ -83,7 +84,7 @@ def show_run(s: Summary, console: Console) -> None:
     if s.evaluation:
         table.add_row("evaluation loss", _number(s.evaluation["loss"]))
     for name, value in s.metrics.items():
-        table.add_row(name, _number(value))
+        table.add_row(escape(name), _number(value))
     table.add_row("seconds per batch", _seconds(s))
     table.add_row("weight per second", f"{s.rate:,.0f}" if s.rate else "-")
     table.add_row("collectives per update", f"{s.collectives if s.collectives is not None else '-'}")
@@ -114,10 +115,10 @@ def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) ->
         "bytes",
         "peak MiB",
     ):
-        table.add_column(name, justify="left" if name in ("job", "status") else "right", no_wrap=True)
+        table.add_column(escape(name), justify="left" if name in ("job", "status") else "right", no_wrap=True)
     for overrides, s in jobs:
         table.add_row(
-            " ".join(overrides),
+            escape(" ".join(overrides)),
             s.state,
             str(s.updates),
             str(s.plan.arithmetic.observed),

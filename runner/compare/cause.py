@@ -11,6 +11,7 @@ from runner.compare.align import Pair, align_micros, unsound_log
 from runner.compare.columns import Array
 from runner.compare.read import Run
 from runner.compare.verdict import JUMP, Judged, start_of
+from runner.counts import counted
 from runner.plan import Plan, experiment_of, flat
 
 
@@ -169,7 +170,7 @@ def _from_norm(pair: Pair, judged: Judged, at: int) -> Iterator[str]:
         return
     items = int(pair.rows_a["items"][judged.norm])
     observed = pair.a.plan.arithmetic.observed
-    short = f", in a short window of {items} items instead of {observed}" if items < observed else ""
+    short = f", in a short window of {counted(items, 'item')} instead of {observed}" if items < observed else ""
     yield f"the gradient norms differ by {abs(ratios[0] - 1):.1%}{short}"
 
 
@@ -190,7 +191,7 @@ def _from_micros(pair: Pair, judged: Judged, at: int) -> Iterator[str]:
     if not off.any():
         yield "every micro-batch's own loss agrees: they are put together differently"
     elif off.all():
-        yield f"all {len(off)} micro-batches differ"
+        yield f"all {len(off)} micro-batches differ" if len(off) > 1 else "its one micro-batch differs"
     else:
         ranks = sorted({int(r) for r in rank[off]})
         others = {int(r) for r in rank[~off]}
@@ -225,7 +226,7 @@ def explain_missing(pair: Pair) -> str:
     state = f"{shorter.state}: {reason}" if reason else shorter.state
     if shorter.state == "finished":
         state = "it says finished: a truncated log, or an early stop"
-    return f"{shorter.name} has no row of it ({state}); {longer.name} has {longer.count} updates, {shorter.name} {shorter.count}"
+    return f"{shorter.name} has no row of it ({state}); {longer.name} has {counted(longer.count, 'update')}, {shorter.name} {shorter.count}"
 
 
 def experiment_differences(a: Run, b: Run) -> list[str]:

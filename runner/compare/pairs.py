@@ -14,6 +14,7 @@ from runner.compare.columns import Array
 from runner.compare.outcome import SEEDS
 from runner.compare.read import Run
 from runner.compare.verdict import FOLLOWS, JUMP, Judged, Kind, coarse_factor, judge, start_of
+from runner.counts import counted
 
 COARSE = 1.5  # between means over blocks of updates, where single updates say nothing
 LEAST = 20  # updates that must have been judged one by one
@@ -42,7 +43,9 @@ def compare_two(a: Run, b: Run, twin: tuple[Array, Array] | None, flat: float | 
     pair = align(a, b)
     exact = exact_differences(pair)
     if not exact and identical(pair):
-        return Verdict(a, b, Kind.identical, f"every bit of {len(pair.updates)} updates", through=_last(pair))
+        return Verdict(
+            a, b, Kind.identical, f"every bit of {counted(len(pair.updates), 'update')}", through=_last(pair)
+        )
     if not len(pair.updates):
         return Verdict(
             a,
@@ -195,7 +198,7 @@ def _same(pair: Pair, judged: Judged, twin: bool, flat: float | None) -> Verdict
     how = (
         "the tolerance given" if flat is not None else "the twin's distance" if twin else "the rule of docs/compare.md"
     )
-    reason = f"losses at most {highest:.1e} apart (relative) in {len(pair.updates)} updates, within {how}"
+    reason = f"losses at most {highest:.1e} apart (relative) in {counted(len(pair.updates), 'update')}, within {how}"
     notes = []
     if judged.kinks:
         update = int(pair.updates[judged.kinks[0]])
@@ -214,7 +217,7 @@ def _same(pair: Pair, judged: Judged, twin: bool, flat: float | None) -> Verdict
         if factor > COARSE or judged.blind < LEAST:
             kind, unsettled = Kind.incomparable, True
             few = (
-                f"{judged.blind} updates are too few to call the runs equal"
+                f"{counted(judged.blind, 'update')} {'is' if judged.blind == 1 else 'are'} too few to call the runs equal"
                 if factor <= COARSE
                 else "too far apart to call equal"
             )

@@ -18,6 +18,8 @@ from runner.errors import RunnerError
 from runner.rundir import write_bytes
 
 NAMED = 16  # runs in the legend, at most
+LONGEST = 80  # characters of one
+ROW = 0.19  # inches of its rows
 FLOOR = 1e-9  # a difference of nothing is drawn here, as on the page
 INCHES, DOTS = (9.0, 7.6), 150
 
@@ -44,29 +46,42 @@ def write(comparison: Comparison, path: Path) -> None:
     data, file = page_data(comparison), io.BytesIO()
     figure = Figure(figsize=INCHES, layout="constrained")
     curves, differences = figure.subplots(2, 1, height_ratios=(3, 2))
-    _draw_curves(curves, data)
+    lines = _draw_curves(curves, data)
     _draw_differences(differences, data)
+    _draw_legend(figure, lines, [run["label"] for run in data["runs"]])
     with warnings.catch_warnings(action="ignore"):  # of characters that the font lacks, which show as boxes
         FigureCanvasAgg(figure).print_png(file, metadata={"Software": "samestep"})
     path.parent.mkdir(parents=True, exist_ok=True)
     write_bytes(path, file.getvalue())
 
 
-def _draw_curves(axes: Any, data: dict[str, Any]) -> None:
-    """The loss of every update, all runs. Names stay text: they are put in where nothing reads them as formulae."""
+def _draw_curves(axes: Any, data: dict[str, Any]) -> list[Any]:
+    """The loss of every update, all runs. Returns a line for each."""
     lines = []
     for index, curve in enumerate(data["curves"]):
         rows = curve["per_update"]
         lines += axes.plot(rows["update"], _gaps(rows["loss"]), linewidth=1.6, **_style(index))
     axes.set_ylabel("loss per update")
     axes.grid(alpha=0.3)
-    names = [run["name"] for run in data["runs"]][:NAMED]
-    more = [f"and {len(lines) - NAMED} more"] if len(lines) > NAMED else []
-    handles = [*lines[:NAMED], *axes.plot([], [], linestyle="none")] if more else lines
-    legend = axes.legend(handles, ["run"] * len(handles), fontsize="small")
-    for text, name in zip(legend.get_texts(), [*names, *more], strict=True):
+    return lines
+
+
+def _draw_legend(figure: Any, lines: list[Any], labels: list[str]) -> None:
+    """Below the curves, with room of its own: over them it would hide them. Labels stay text: they are put in where nothing
+    reads them as formulae."""
+    texts = [" ".join(label.split())[:LONGEST] for label in labels[:NAMED]]
+    handles = lines[:NAMED]
+    if len(lines) > NAMED:
+        texts.append(f"and {len(lines) - NAMED} more")
+        handles = [*handles, *figure.axes[0].plot([], [], linestyle="none")]
+    columns = 1 if max(map(len, texts), default=0) > LONGEST // 2 else 2
+    legend = figure.legend(
+        handles, ["run"] * len(texts), loc="outside lower center", ncols=columns, fontsize="small", frameon=False
+    )
+    for text, label in zip(legend.get_texts(), texts, strict=True):
         text.set_parse_math(False)
-        text.set_text(" ".join(name.split())[:80])
+        text.set_text(label)
+    figure.set_figheight(figure.get_figheight() + ROW * -(-len(texts) // columns))
 
 
 def _draw_differences(axes: Any, data: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from runner import records
 from runner.compare.columns import Columns, read_columns
+from runner.counts import counted
 from runner.errors import RecordError
 from runner.plan import Plan, experiment_of, flat, setup_of
 from runner.rundir import RunFolder
@@ -123,7 +124,7 @@ def read_run(path: Path, pool: ThreadPoolExecutor | None = None) -> Run | LeftOu
         plan = _plan(folder)
         if status["state"] == "running":
             rows = sum(1 for _ in folder.updates.open("rb")) if folder.updates.exists() else 0
-            return LeftOut(path, f"still running: {rows} of {plan.arithmetic.updates or '?'} updates are done")
+            return LeftOut(path, f"still running, at update {rows} of {plan.arithmetic.updates or '?'}")
         return _rows(folder, plan, status, pool)
     except RecordError as error:
         return LeftOut(path, str(error).removeprefix(f"{path}/"))
@@ -166,7 +167,7 @@ def _put_in_order(run: Run) -> None:
     numbers = run.updates["update"]
     missing = np.setdiff1d(np.arange(1, int(numbers[-1]) + 1), numbers)
     if len(missing):
-        run.notes.append(f"{len(missing)} updates have no row, the first of them is {missing[0]}")
+        run.notes.append(f"{counted(len(missing), 'update')} without a row, the first at {missing[0]}")
 
 
 def _last_of_each(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from runner.compare.align import Pair, align
 from runner.compare.bars import COLORS, bars
 from runner.compare.columns import Array
 from runner.compare.facts import as_json, facts, setting, settings
+from runner.compare.labels import labels
 from runner.compare.read import Run
 from runner.compare.session import Comparison
 from runner.compare.verdict import judge
@@ -50,6 +51,7 @@ def page_data(comparison: Comparison) -> dict[str, Any]:
     keys = settings(comparison.runs)
     data = as_json(comparison)
     index = {id(r): i for i, r in enumerate(comparison.runs)}
+    data["runs"] = [{**run, "label": label} for run, label in zip(data["runs"], labels(comparison.runs), strict=True)]
     data["pairs"] = data["pairs"][:2000]  # the page shows them in a list; --json has all
     return {
         **data,

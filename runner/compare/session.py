@@ -22,6 +22,7 @@ from runner.compare.outcome import SEEDS, Test, test_outcomes
 from runner.compare.pairs import Verdict, compare_two
 from runner.compare.read import LeftOut, Run, name_all, read_run, shown
 from runner.compare.verdict import Kind
+from runner.counts import counted
 
 TWIN_ENDING = "-twin"
 EARLY = 20  # updates before rounding has grown much
@@ -144,7 +145,9 @@ def _families(runs: list[Run]) -> list[Family]:
         for left, right in combinations(finished, 2):
             fewest = min(len(left), len(right))
             if fewest < SEEDS:
-                found.append(Family(left, right, [], f"cannot say: {fewest} seeds; it takes {SEEDS} on both sides"))
+                found.append(
+                    Family(left, right, [], f"cannot say: {counted(fewest, 'seed')}; it takes {SEEDS} on both sides")
+                )
                 continue
             tests = test_outcomes(left, right)
             if tests and all(t.equivalent for t in tests):

@@ -14,6 +14,7 @@ from runner.compare.pairs import Verdict
 from runner.compare.read import Run, shown
 from runner.compare.session import Comparison, Family, twin_text
 from runner.compare.verdict import Kind
+from runner.counts import counted
 
 STYLES = {
     Kind.identical: "bold green", Kind.equal: "green", Kind.close: "cyan", Kind.different: "bold red", Kind.incomparable: "yellow",
@@ -91,7 +92,7 @@ def _show_group(group: list[Run], comparison: Comparison, console: Console) -> N
     for verdict in shown[:TOLD]:
         _reason(verdict, console)
     if len(shown) > TOLD:
-        _line(console, "more", f"{len(shown) - TOLD} further pairs: see --json or --report")
+        _line(console, "more", f"{counted(len(shown) - TOLD, 'further pair')}: see --json or --report")
     if counts:
         told = ", ".join(f"{n} {kind}" for kind, n in counts.items())
         _line(console, "other pairs", told)
@@ -125,7 +126,7 @@ def _reason(v: Verdict, console: Console) -> None:
 
 
 def _show_family(family: Family, console: Console) -> None:
-    names = f"{family.left[0].name} ({len(family.left)} seeds) and {family.right[0].name} ({len(family.right)} seeds)"
+    names = f"{family.left[0].name} ({counted(len(family.left), 'seed')}) and {family.right[0].name} ({counted(len(family.right), 'seed')})"
     if min(len(family.left), len(family.right)) > 1:
         _line(console, "seeds", f"{names}: {family.verdict}")
         for test in family.tests:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress as Bars
 
 from runner.follow import Tail
@@ -78,7 +79,7 @@ class Crowd:
                     self._say(seen, f"update {seen.last['update']} of {seen.total or '?'}, {loss_of(seen.last)}")
 
     def _meet(self, job: Member) -> _Seen:
-        self._console.print(f"[bold]#{job.number}[/bold] {job.name}", highlight=False)
+        self._console.print(f"[bold]#{job.number}[/bold] {escape(job.name)}", highlight=False, soft_wrap=True)
         seen = _Seen(job, Tail(job.folder.updates), Tail(job.folder.log(0)))
         if self._bars is not None:
             seen.bar = self._bars.add_task(f"#{job.number}", total=None, loss="")

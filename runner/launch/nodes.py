@@ -71,9 +71,8 @@ class Nodes:
                 raise RunnerError(f"no sign of {_nodes(missing)} after {limit:g} s. {self._typed(missing)}")
             if not told and left < limit - 1:
                 told = True
-                self._out.print(
-                    f"waiting for {_nodes(missing)}. {self._typed(missing)}", highlight=False, soft_wrap=True
-                )
+                what = f"waiting for {_nodes(missing)}. {self._typed(missing)}"
+                self._out.print(what, markup=False, highlight=False, soft_wrap=True)
             self._listener.settimeout(min(left, 1.0))
             self._drop_lost()
             try:
@@ -91,7 +90,7 @@ class Nodes:
         for number, peer in list(self._peers.items()):
             list(peer.hear())
             if peer.lost:
-                self._out.print(f"{peer.name} has left: {peer.lost}", highlight=False, soft_wrap=True)
+                self._out.print(f"{peer.name} has left: {peer.lost}", markup=False, highlight=False, soft_wrap=True)
                 self._peers.pop(number).close()
 
     def launch(self, plan: Plan, folder: RunFolder, progress: Progress | Silent) -> None:
@@ -156,7 +155,7 @@ class Nodes:
         if why is not None:
             peer.tell("refused", why=why)
             peer.close()
-            self._out.print(f"refused {peer.name}: {why}", highlight=False, soft_wrap=True)
+            self._out.print(f"refused {peer.name}: {why}", markup=False, highlight=False, soft_wrap=True)
             return
         peer.bear(plan.config.hardware.timeout)
         peer.tell("welcome", limit=plan.config.hardware.timeout)

@@ -149,7 +149,7 @@ def test_a_run_that_goes_on_is_left_out_and_one_whose_process_is_gone_is_not(roo
     status = {"state": "running", "pid": os.getpid(), "host": os.uname().nodename}
     (root / "c" / "status.json").write_text(json.dumps(status))
     found = compare([str(root)])
-    assert reasons(found) == {"c": "still running: 12 of 12 updates are done"}
+    assert reasons(found) == {"c": "still running, at update 12 of 12"}
     assert still_compared(found)
     status["pid"] = 2**22 + 1  # larger than any process id on Linux
     (root / "c" / "status.json").write_text(json.dumps(status))
@@ -194,7 +194,7 @@ def test_a_missing_row_in_between(root: Path) -> None:
     path.write_text("".join(lines[:6] + lines[7:]))
     verdict = compare([str(root)]).verdicts[0]
     assert (verdict.kind, verdict.first) == (Kind.different, 7)
-    assert "1 updates have no row" in " ".join(verdict.b.notes)
+    assert "1 update without a row, the first at" in " ".join(verdict.b.notes)
 
 
 @pytest.mark.parametrize(
