@@ -13,6 +13,7 @@ from runner.choices import (
     SeedingMode,
     SyncPolicy,
 )
+from runner.counts import counted
 from runner.endpoint import endpoint
 from runner.errors import Problem
 from runner.policy_demands import unmet_by_policies
@@ -25,7 +26,7 @@ def unmet(config: Config) -> Iterator[Problem]:
     if budget.epochs is None and budget.updates is None:
         yield Problem("budget", "neither epochs nor updates are set", "Set budget.epochs=10 or budget.updates=1000")
     if hardware.processes % hardware.nodes:
-        what = f"{hardware.processes} processes cannot be spread evenly over {hardware.nodes} nodes"
+        what = f"{counted(hardware.processes, 'process')} cannot be spread evenly over {hardware.nodes} nodes"
         yield Problem("hardware.processes", what, f"Set a multiple: hardware.processes={2 * hardware.nodes}")
     yield from _sharding(config)
     yield from _meeting(config)
@@ -202,11 +203,11 @@ def _divisibility(config: Config) -> Iterator[Problem]:
     if batch.mode is BatchMode.per_device:
         return
     if batch.mode is BatchMode.observed:
-        unit, names = processes * config.accum, f"{_count(processes, 'process')} x accum {config.accum}"
+        unit, names = processes * config.accum, f"{counted(processes, 'process')} x accum {config.accum}"
     elif batch.per_device is not None:
-        unit, names = processes * batch.per_device, f"{_count(processes, 'process')} x per_device {batch.per_device}"
+        unit, names = processes * batch.per_device, f"{counted(processes, 'process')} x per_device {batch.per_device}"
     else:
-        unit, names = processes, _count(processes, "process")
+        unit, names = processes, counted(processes, "process")
     if batch.size % unit:
         down = batch.size // unit * unit
         near = " or ".join(f"batch.size={n}" for n in (down, down + unit) if n)
@@ -217,8 +218,3 @@ def _divisibility(config: Config) -> Iterator[Problem]:
         derived = "it" if batch.per_device is None else f"{batch.size // unit} for {names}"
         what = f"{config.accum} was given, but batch={batch.mode.value} derives {derived}"
         yield Problem("accum", what, "Leave accum out, or use batch=observed")
-
-
-def _count(n: int, noun: str) -> str:
-    plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{n} {noun if n == 1 else plural}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.choices import CompressName, PrecisionName, Remainder, SeedingMode, SyncPolicy
+from runner.counts import counted
 from runner.schema import Config
 
 
@@ -46,10 +47,10 @@ def _policy_notes(config: Config) -> Iterator[str]:
             f"compress=powersgd changes the gradients: {_from(config.compress.start)}matrices are sent at rank {config.compress.rank}, "
             "and what is lost is added to the next gradient"
         )
-    if sync.policy is SyncPolicy.local_sgd:
+    if sync.policy is SyncPolicy.local_sgd and sync.every is not None:
         yield (
             f"sync=local_sgd changes the updates: {_from(sync.start)}every process makes its own, and the weights are averaged every "
-            f"{sync.every} updates; grad_norm is then the root mean square of the processes' own"
+            f"{counted(sync.every, 'update')}; grad_norm is then the root mean square of the processes' own"
         )
 
 

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from runner.buckets import bucket_bytes
 from runner.choices import BatchMode, CompressName, PrecisionName, Remainder, ScalingRule, SeedingMode, SyncPolicy
+from runner.counts import counted
 from runner.demands import unmet, warm_up
 from runner.errors import ConfigError, Problem
 from runner.notes import notes_on
@@ -204,7 +205,7 @@ def _arithmetic(config: Config, sizes: Sizes | None) -> Arithmetic:
 def _no_window(items: int, observed: int, remainder: Remainder) -> Problem:
     if items == 0:
         return Problem("task", "the training data is empty")
-    what = f"batch.remainder={remainder.value} leaves no window: {items} items are less than the observed batch of {observed}"
+    what = f"batch.remainder={remainder.value} leaves no window: {counted(items, 'item')} {'is' if items == 1 else 'are'} less than the observed batch of {observed}"
     return Problem("batch.remainder", what, "Use batch.remainder=keep, or a smaller batch")
 
 

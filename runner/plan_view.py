@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from runner.build import BUILT_IN, build
+from runner.counts import counted
 from runner.plan import Memory, Plan, Seconds, Sizes
 from runner.schema import Task
 from runner.surroundings import Link
@@ -36,10 +37,11 @@ def show_plan(plan: Plan) -> None:
     table.add_row("task", c.task.target)
     table.add_row(
         "hardware",
-        f"{a.processes} x {c.hardware.device.value} on {a.nodes} node{'s' if a.nodes > 1 else ''}, {c.hardware.parallel.value}",
+        f"{a.processes} x {c.hardware.device.value} on {counted(a.nodes, 'node')}, {c.hardware.parallel.value}",
     )
     table.add_row(
-        "observed batch", f"{a.observed} = {a.per_device} per device x {a.processes} processes x accum {a.accum}"
+        "observed batch",
+        f"{a.observed} = {a.per_device} per device x {counted(a.processes, 'process')} x accum {a.accum}",
     )
     table.add_row("training items", f"{a.items:,}" if a.items is not None else unknown)
     per_epoch = f" ({a.updates_per_epoch} an epoch)" if a.updates_per_epoch is not None else ""

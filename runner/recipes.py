@@ -26,6 +26,7 @@ from runner.compose.arguments import parse
 from runner.compose.jobs import NOT_COMPOSED, plans_of, recipe_sweep
 from runner.compose.reading import flaw_of
 from runner.compose.sources import RECIPES_VARIABLE, given_folders, install, missing_folders, recipe_folders, recipes_in
+from runner.counts import counted
 from runner.errors import ConfigError, Problem, RecordError
 from runner.rundir import RunFolder, hindrance
 
@@ -160,7 +161,7 @@ def keep_reference(arguments: list[str]) -> int:
         ) from None
     size = file.stat().st_size
     for run in runs:
-        print(f"kept {run.count} updates of {run.folder.path} as the reference of recipe={recipe.name}")
+        print(f"kept {counted(run.count, 'update')} of {run.folder.path} as the reference of recipe={recipe.name}")
     print(f"reference: {file} ({size:,} bytes)")
     for line in _other_experiments(recipe.name, options.get("--config-dir"), runs):
         print(f"note: {line}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+from runner.counts import counted
 from runner.plan import Plan, Sizes
 from runner.predict.allreduce import ALGORITHMS, Shape
 from runner.predict.link import gradient_bytes
@@ -29,7 +30,9 @@ def show_scale(plan: Plan, sizes: Sizes, shape: Shape, rows: Sequence[Row]) -> N
         table.add_row(f"{row.devices:,}", f"{row.nodes:,}", *cells)
     console.print(table)
     notes = ["* the fastest for one bucket" + (", by which the update is reckoned" if timed else "")]
-    notes += [f"every device keeps {plan.arithmetic.accum} micro-batches of {plan.arithmetic.per_device} an update"]
+    notes += [
+        f"every device keeps {counted(plan.arithmetic.accum, 'micro-batch')} of {plan.arithmetic.per_device} an update"
+    ]
     for where, path in (("inside a node", shape.inside), ("out of a node", shape.between)):
         notes.append(f"{where}: {path.rate * 8 / 1e6:,.4g} Mbit/s and {path.alpha * 1e3:.3g} ms a message")
     for note in [*notes, "switches carry all nodes at full rate; no device is slower than another"]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires
 
+from runner.counts import counted
 from runner.doctor.findings import Finding
 from runner.doctor.machine import Machine
 
@@ -42,7 +43,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
         what = f"torch {machine.torch} is none that samestep was made for ({span})"
         yield Finding(what, f'pip install "torch>={_dotted(least)}{f",<{_dotted(most)}" if most else ""}"')
     if machine.gpus and machine.torch_build == "cpu":
-        what = f"{machine.gpus} GPUs are here, and torch {machine.torch} is a build without CUDA"
+        what = f"{counted(machine.gpus, 'GPU')} {'is' if machine.gpus == 1 else 'are'} here, and torch {machine.torch} is a build without CUDA"
         yield Finding(what, "Install a build for CUDA, as pytorch.org names it")
     if machine.torch_build and machine.torch_build != "cpu" and not machine.gpus:
         what = f"torch is a build for {machine.torch_build}, and no GPU is visible"
@@ -52,7 +53,7 @@ def _torch(machine: Machine) -> Iterator[Finding]:
 
 def _limits(machine: Machine) -> Iterator[Finding]:
     if machine.quota is not None and machine.quota < machine.cores:
-        what = f"{machine.cores} cores are visible, and {machine.quota:g} at a time may be used"
+        what = f"{counted(machine.cores, 'core')} can be seen, and {machine.quota:g} at a time may be used"
         cure = f"Give the container more, or set hardware.threads={max(1, int(machine.quota))} for one process"
         yield Finding(what, cure)
     if machine.memory_limit is not None and machine.memory and machine.memory_limit < machine.memory:

@@ -13,6 +13,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from runner.counts import counted
 from runner.doctor import judging, machine, sweep
 from runner.doctor.checks import check
 from runner.doctor.findings import Finding
@@ -242,5 +243,7 @@ class _Report:
                 json.dumps({"machine": self._here.as_json(), "nodes": nodes, "findings": found, "link": link}, indent=2)
             )
         else:
-            print("nothing is wrong" if not wrong else f"{wrong} thing{'s are' if wrong > 1 else ' is'} wrong")
+            print(
+                "nothing is wrong" if not wrong else f"{counted(wrong, 'thing')} {'is' if wrong == 1 else 'are'} wrong"
+            )
         return 1 if wrong else 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, median
 
 from runner.buckets import GOODPUT, TRIPS
+from runner.counts import counted
 from runner.doctor.sweep import FRAME
 from runner.errors import RunnerError
 from runner.predict.allreduce import HOP
@@ -41,7 +42,7 @@ def fit(processes: int, points: Sequence[tuple[int, float]]) -> Measured:
     small = [seconds for size, seconds in points if 4 * processes < size <= FRAME]  # with a part for each process
     large = [(size, seconds) for size, seconds in points if size >= LARGE] or list(points[-FEWEST:])
     if not small or len([size for size, _ in points if size > FRAME]) < FEWEST:
-        raise RunnerError(f"{len(points)} sizes were measured, too few to tell latency from bandwidth")
+        raise RunnerError(f"{counted(len(points), 'size')} measured: too few to tell latency from bandwidth")
     start = min(median(small), min(seconds for _, seconds in large) / 2)
     slope = mean((seconds - start) / size for size, seconds in large)
     steps = 2 * (processes - 1)

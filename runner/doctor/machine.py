@@ -18,6 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from runner.counts import counted
 from runner.launch.hardware import COMPILERS, cores, gpus
 from runner.launch.network import addresses
 from runner.link.emulated import why_not
@@ -93,7 +94,7 @@ def lines(machine: Machine) -> list[str]:
     return [
         f"{machine.host}: {machine.system}, python {machine.python}, torch {machine.torch or 'missing'}{build}, "
         f"samestep {machine.samestep or 'not installed'}",
-        f"{machine.cores} CPU cores{quota}, {_gib(machine.memory)} of memory{shm}, {machine.gpus or 'no'} GPUs"
+        f"{counted(machine.cores, 'CPU core')}{quota}, {_gib(machine.memory)} of memory{shm}, {counted(machine.gpus, 'GPU') if machine.gpus else 'no GPUs'}"
         + (f" (driver {machine.driver})" if machine.driver else ""),
         f"interfaces: {links}; the name {machine.host} stands for {machine.host_address or 'nothing'}",
         f"compiler {machine.compiler or 'none'}; {machine.open_files} open files; "

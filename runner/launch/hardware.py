@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from runner.choices import Device, SeedingMode
+from runner.counts import counted
 from runner.errors import ConfigError, Problem
 from runner.link.emulated import shape_of, why_not
 from runner.plan import Plan
@@ -58,7 +59,7 @@ def check_hardware(plan: Plan) -> None:
     """Raises ConfigError, in one line, if this machine cannot run the plan: what it has, and what would run."""
     hardware = plan.config.hardware
     wanted, nodes = hardware.processes // hardware.nodes, hardware.nodes
-    here = f"this machine has {_count(gpus(), 'GPU')} and {_count(cores(), 'CPU core')}"
+    here = f"this machine has {counted(gpus(), 'GPU')} and {counted(cores(), 'CPU core')}"
     if plan.config.compile and hardware.device is Device.cpu and not any(map(shutil.which, COMPILERS)):
         what = (
             f"torch.compile needs a C++ compiler on the CPU, and none of {', '.join(filter(None, COMPILERS))} is here"
@@ -79,7 +80,7 @@ def check_hardware(plan: Plan) -> None:
         what = f"link={plan.config.link.name} needs a network namespace for each node: {why}"
         raise ConfigError([Problem("hardware", what, "With link.simulate=true reductions are late instead")])
     if hardware.device is Device.cuda and gpus() < wanted:
-        what = f"{_count(wanted, 'GPU')} {'was' if wanted == 1 else 'were'} asked for, but {here}"
+        what = f"{counted(wanted, 'GPU')} {'was' if wanted == 1 else 'were'} asked for, but {here}"
         alternative = (
             f"hardware={_choice(gpus(), 'gpu')} would run" if gpus() else f"hardware={_choice(wanted, 'cpu')} would run"
         )
@@ -95,7 +96,3 @@ def check_hardware(plan: Plan) -> None:
 
 def _choice(count: int, kind: str) -> str:
     return kind if count == 1 else f"{count}{kind}"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}{'' if n == 1 else 's'}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from runner.choices import Device
+from runner.counts import counted
 from runner.errors import ConfigError, Problem
 from runner.plan import Plan
 
@@ -28,10 +29,10 @@ def capacity_of(plan: Plan) -> tuple[int, str]:
     libraries = _resident()  # this process has loaded what each rank will have loaded
     left = _available() // here - libraries
     if left <= 0:
-        what = f"the free memory of this machine is none for {here} processes, whose libraries alone take {libraries / 2**30:.2f} GiB each"
+        what = f"the free memory of this machine is none for {counted(here, 'process')}, of which the libraries alone take {libraries / 2**30:.2f} GiB each"
         raise ConfigError([Problem("hardware", what, "Use fewer processes")])
     return left, (
-        f"the free memory of this machine, divided by the {here} process{'es' if here > 1 else ''} on it, "
+        f"the free memory of this machine, divided by the {counted(here, 'process')} on it, "
         f"less {libraries / 2**30:.2f} GiB for libraries"
     )
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from runner.buckets import DEFAULT
 from runner.choices import CompressName, Device, PrecisionName, SeedingMode, SyncPolicy
+from runner.counts import counted
 from runner.plan import CARRIER_ELEMENTS, Plan, Seconds, Sizes
 from runner.predict import allreduce
 from runner.predict.allreduce import ALGORITHMS, Path, Shape, path_of
@@ -139,7 +140,7 @@ def _assumptions(plan: Plan, shape: Shape, pace: Pace | None, inside: Link | Non
         return
     yield f"a micro-batch computes for {pace.micro:.4g} s, of which {pace.backward:.0%} are its backward, as in {pace.source}"
     if pace.per_device != plan.arithmetic.per_device:
-        yield f"there it had {pace.per_device} items, here it has {plan.arithmetic.per_device}: time grows as they do"
+        yield f"there it had {counted(pace.per_device, 'item')}, here it has {plan.arithmetic.per_device}: time grows as they do"
 
 
 def _described(path: Path) -> str:
