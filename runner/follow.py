@@ -28,6 +28,11 @@ class Tail:
         *whole, self._rest = (self._rest + data).split(b"\n")
         return [line.decode(errors="replace") for line in whole if line or blank]
 
+    @property
+    def taken(self) -> int:
+        """Bytes of the whole lines that were given so far."""
+        return self._at - len(self._rest)
+
     def rest(self) -> str:
         """What stands after the last newline, once nobody will write any more."""
         rest, self._rest = self._rest, b""

@@ -7,16 +7,13 @@ to the first node. Where that cannot be reached any more the folder stays, and i
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import wait
-from pathlib import Path
 from typing import Any
 
 from runner.endpoint import endpoint
@@ -26,13 +23,14 @@ from runner.launch.ending import Terminated, signals_raised, undisturbed
 from runner.launch.fault import Fault, Kind, failure, waited
 from runner.launch.hardware import check_hardware
 from runner.launch.introduction import introduction
+from runner.launch.leavings import Kept, sweep
 from runner.launch.network import interface_of
 from runner.launch.outlet import Outlet
 from runner.launch.peer import Peer
 from runner.launch.ranks import GRACE, Place, Ranks
 from runner.launch.warm import warm_up
 from runner.plan import Plan
-from runner.rundir import RunFolder, write_text
+from runner.rundir import write_text
 from runner.schema import Node
 
 OWN = ("node.rank", "node.wait", "rendezvous")
@@ -97,6 +95,8 @@ def join(seat: Seat, arguments: Sequence[str]) -> int:
             print(f"refused by {first.name}: {answer['why']}", file=sys.stderr)
             return ConfigError.exit_code
         print(f"joined {first.name} as node {rank}", flush=True)
+        for path in sweep():
+            print(f"a command that is gone has left rows that were not sent: {path}", file=sys.stderr, flush=True)
         return _serve(first, rank, float(answer["limit"]))
     finally:
         first.close()
@@ -158,8 +158,9 @@ class _Job:
         )
         self._ranks = Ranks(place)
         self.over: str | None = None  # what the first node says about the end
-        self._folder = RunFolder(Path(tempfile.mkdtemp(prefix=f"samestep-node-{rank}-")))
-        self._outlet = Outlet(self._folder, place, self._tell)
+        self._kept = Kept(rank)
+        self._folder = self._kept.folder
+        self._outlet = Outlet(self._folder, place, self._tell, self._note)
 
     def run(self) -> int:
         """All of this node's ranks, to their end. Returns the exit code."""
@@ -244,6 +245,11 @@ class _Job:
         if not self._first.lost:
             self._first.tell(kind, job=self._number, **facts)
 
+    def _note(self, size: int) -> None:
+        """So many bytes of the rows were sent, unless that has failed."""
+        if not self._first.lost:
+            self._kept.sent(size)
+
     def _report(self, fault: Fault) -> None:
         facts = {"message": fault.message, "rank": fault.rank, "trace": fault.trace, "time": fault.time}
         self._tell("failed", cause=int(fault.kind), **facts)
@@ -254,10 +260,11 @@ class _Job:
         if not self._first.lost:
             self._outlet.close()
         self._tell("ended")
-        if self._first.lost and self._outlet.holds_rows():
+        if self._first.lost and self._kept.holds_rows():
             print(f"what was not sent is in {self._folder.path}", file=sys.stderr, flush=True)
+            self._kept.leave()
         else:
-            shutil.rmtree(self._folder.path, ignore_errors=True)
+            self._kept.remove()
 
 
 def _own_address(first: Peer) -> str:

@@ -7,19 +7,17 @@ send back what these write; this one appends it to the run's files. The ranks th
 from __future__ import annotations
 
 import os
-import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
 from rich.console import Console
 
-from runner.endpoint import endpoint
-from runner.errors import ConfigError, Problem, RecordError, RunnerError, WorkerFailed
+from runner.errors import RecordError, RunnerError, WorkerFailed
+from runner.launch.door import Door, taken
 from runner.launch.ending import undisturbed
 from runner.launch.fault import Fault, Kind, failure, waited
-from runner.launch.introduction import difference, introduction
 from runner.launch.network import bound, interface_of, listen
 from runner.launch.peer import Peer
 from runner.launch.progress import Progress, Silent
@@ -27,25 +25,13 @@ from runner.launch.ranks import GRACE, Place, Ranks
 from runner.plan import Plan
 from runner.rundir import RunFolder
 
-HELLO_WITHIN = 5.0  # seconds in which who connects must say who it is
 AWAY = 5.0  # seconds of silence after which a node counts as gone when something has failed
 
 
 def check_meeting(plan: Plan) -> None:
     """Raises ConfigError where the other nodes of a plan could not reach this one."""
     if plan.config.hardware.nodes > 1 and plan.config.rendezvous is not None:
-        _taken(plan.config.rendezvous, bound).close()  # whoever was let in now would be sent away
-
-
-def _taken(rendezvous: str, how: Callable[[str, int], socket.socket]) -> socket.socket:
-    where = endpoint(rendezvous)
-    assert where is not None, "checked with the configuration"
-    try:
-        return how(socket.gethostbyname(where[0]), where[1])
-    except OSError as error:
-        what = f"the first node cannot listen at {rendezvous} ({error.strerror or error})"
-        fix = "Give an address of the machine with node.rank=0 that the others reach, and a port that is free there"
-        raise ConfigError([Problem("rendezvous", what, fix)]) from error
+        taken(plan.config.rendezvous, bound).close()  # whoever was let in now would be sent away
 
 
 class Nodes:
@@ -53,12 +39,12 @@ class Nodes:
 
     def __init__(self, rendezvous: str, arguments: Sequence[str], out: Console):
         """Raises ConfigError where this machine cannot listen at `rendezvous`."""
-        self._rendezvous, self._arguments, self._out = rendezvous, list(arguments), out
+        self._rendezvous, self._out = rendezvous, out
         self._peers: dict[int, Peer] = {}
         self._jobs = 0
         self.facts: dict[int, dict[str, Any]] = {}
-        self._listener = _taken(rendezvous, listen)
-        self.address = self._listener.getsockname()[0]
+        self._door = Door(rendezvous, arguments, out)
+        self.address = self._door.address
 
     def gather(self, plan: Plan) -> None:
         """Wait until all nodes of a plan have joined. Raises RunnerError naming those that have not, or are gone."""
@@ -73,13 +59,9 @@ class Nodes:
                 told = True
                 what = f"waiting for {_nodes(missing)}. {self._typed(missing)}"
                 self._out.print(what, markup=False, highlight=False, soft_wrap=True)
-            self._listener.settimeout(min(left, 1.0))
+            wait(self._door.connections, timeout=min(left, 1.0))
             self._drop_lost()
-            try:
-                connected, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            self._welcome(connected, plan)
+            self._admit(plan)
         for number in range(1, count):
             list(self._peers[number].hear())
             if self._peers[number].lost:
@@ -110,7 +92,7 @@ class Nodes:
             name=f"node 0, {os.uname().nodename}",
         )
         self._jobs += 1
-        job = _Job(self._jobs, Ranks(here), peers, folder, hardware.timeout)
+        job = _Job(self._jobs, Ranks(here), peers, folder, hardware.timeout, self._door)
         for rank in range(each, hardware.processes):  # what the others print arrives line by line, perhaps never
             folder.log(rank).touch()
         try:
@@ -137,37 +119,16 @@ class Nodes:
         for peer in self._peers.values():
             peer.tell("bye")
             peer.close()
-        self._listener.close()
+        self._door.close()
 
-    def _welcome(self, connected: socket.socket, plan: Plan) -> None:
-        """Take in a node that says who it is and fits; send others away, with the reason."""
-        peer = Peer(connected, "a node that has not said who it is")
-        hello = peer.expect(HELLO_WITHIN)
-        if hello is None or hello.get("kind") != "hello":
-            peer.close()
-            return
-        number, host = hello.get("rank"), str(hello.get("host"))
-        if not isinstance(number, int):
-            peer.close()
-            return
-        peer.name = f"node {number}, {host}"
-        why = self._unfit(number, hello, plan.config.hardware.nodes)
-        if why is not None:
-            peer.tell("refused", why=why)
-            peer.close()
-            self._out.print(f"refused {peer.name}: {why}", markup=False, highlight=False, soft_wrap=True)
-            return
-        peer.bear(plan.config.hardware.timeout)
-        peer.tell("welcome", limit=plan.config.hardware.timeout)
-        self._peers[number], self.facts[number] = peer, hello
-
-    def _unfit(self, number: int, hello: dict[str, Any], count: int) -> str | None:
-        if not 0 < number < count:
-            return f"node.rank={number} is none of the nodes 1 to {count - 1} of this run"
-        if number in self._peers:
-            return f"node.rank={number} is taken by {self._peers[number].name}; give every node a rank of its own"
-        mine = introduction(0, self._arguments)
-        return difference(mine, hello)
+    def _admit(self, plan: Plan) -> None:
+        """Take in the nodes that have come and fit."""
+        limit = plan.config.hardware.timeout
+        self._door.look(plan.config.hardware.nodes, self._peers)
+        for number, (peer, hello) in self._door.admitted().items():
+            peer.bear(limit)
+            peer.tell("welcome", limit=limit)
+            self._peers[number], self.facts[number] = peer, hello
 
     def _typed(self, missing: Sequence[int]) -> str:
         line = f"python -m runner node.rank={missing[0]} rendezvous={self._rendezvous}"
@@ -177,8 +138,10 @@ class Nodes:
 class _Job:
     """One run over all nodes, seen from the first."""
 
-    def __init__(self, number: int, ranks: Ranks, peers: dict[int, Peer], folder: RunFolder, timeout: float):
-        self._number, self._full = number, False
+    def __init__(
+        self, number: int, ranks: Ranks, peers: dict[int, Peer], folder: RunFolder, timeout: float, door: Door
+    ):
+        self._number, self._full, self._door = number, False, door
         self.ranks, self._peers, self._folder, self._timeout = ranks, peers, folder, timeout
         self._done: set[int] = set()
         self._ended: set[int] = set()
@@ -207,7 +170,8 @@ class _Job:
     def _wait(self, seconds: float) -> list[object]:
         """What is ready within so many seconds; the messages of other nodes are taken in."""
         lines = [p.connection for n, p in self._peers.items() if not p.lost and n not in self._ended]
-        ready = wait([*self.ranks.sentinels, *lines], timeout=seconds)
+        ready = wait([*self.ranks.sentinels, *lines, *self._door.connections], timeout=seconds)
+        self._door.look(len(self._peers) + 1, self._peers)  # who comes late is told so
         for number, peer in self._peers.items():
             for message in peer.hear():
                 self._take(number, message)

@@ -12,8 +12,9 @@ from runner.rundir import RunFolder
 class Outlet:
     """What the ranks here write, line by line, on its way to the first node."""
 
-    def __init__(self, folder: RunFolder, place: Place, tell: Callable[..., None]):
-        self._tell = tell
+    def __init__(self, folder: RunFolder, place: Place, tell: Callable[..., None], sent: Callable[[int], None]):
+        """`tell` sends a message, `sent` is told how many bytes of the rows have been."""
+        self._tell, self._sent = tell, sent
         numbers = range(place.first, place.first + place.count)
         self._tails: dict[int | None, Tail] = {n: Tail(folder.log(n)) for n in numbers}
         self._tails[None] = Tail(folder.batches)
@@ -23,6 +24,8 @@ class Outlet:
         for rank, tail in self._tails.items():
             for lines in _parcels(tail.lines(limit, blank=rank is not None)):
                 self._tell("rows", rank=rank, lines=lines)
+            if rank is None:
+                self._sent(tail.taken)
 
     def close(self) -> None:
         """The ranks have ended: send what is left, also output that no newline ends."""
@@ -30,10 +33,6 @@ class Outlet:
         for rank, tail in self._tails.items():
             if rank is not None and (rest := tail.rest()):
                 self._tell("rows", rank=rank, lines=[rest])
-
-    def holds_rows(self) -> bool:
-        """Whether micro-batches' rows are still here."""
-        return bool(self._tails[None].lines())
 
 
 def _parcels(lines: list[str]) -> Iterator[list[str]]:

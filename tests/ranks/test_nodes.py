@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.commands import Command, Done, files, rows, runner, started, status, tiny, workshop
+from runner.launch.leavings import sweep
+from tests.commands import Command, Done, files, marked, rows, runner, started, status, tiny, until, workshop
 
 pytestmark = pytest.mark.ranks
 
@@ -117,7 +119,7 @@ def test_who_connects_without_being_a_node_disturbs_nothing(tmp_path: Path) -> N
     host, port = where.partition("=")[2].split(":")
     starts = [workshop(tmp_path / f"node-{n}") for n in range(2)]
     with started(starts[0], *tiny(), "hardware=2node", where) as zero:
-        from tests.commands import listening, marked, until
+        from tests.commands import listening
 
         until(lambda: int(port) in listening(marked(zero.mark)), 60, "it listens")
         with socket.create_connection((host, int(port))) as stranger:
@@ -145,3 +147,25 @@ def test_a_meeting_place_that_cannot_be_is_one_line(typed: list[str], key: str, 
     done.expect(2)
     assert not done.runs()
     assert len(done.lines()) == 1 and done.lines()[0].startswith(f"{key}: "), done.err
+
+
+def test_who_comes_while_a_run_goes_on_is_sent_away_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what a killed command leaves is found once its owner is gone."""
+    where = _rendezvous()
+    first, other = (workshop(tmp_path / f"node-{n}") for n in range(2))
+    with tempfile.TemporaryDirectory(prefix="ss-") as place:  # short: paths of sockets must be
+        monkeypatch.setattr(tempfile, "tempdir", place)
+        slow = [*tiny(updates=100_000), "task.pause=0.05", "hardware=2node", where]
+        with started(first, *slow) as zero, started(other, "node.rank=1", where, TMPDIR=place) as one:
+            until(lambda: any(map(rows, first.rglob("updates.jsonl"))), 90, "the run trains")
+            for rank, why in ((5, "is none of the nodes 1 to 1 of this run"), (1, "is taken by node 1")):
+                late = runner(other, f"node.rank={rank}", where).expect(2)
+                assert f"node.rank={rank} {why}" in late.err
+                assert f"node.rank={rank} {why}" in zero.said()[0]
+            assert zero.process.poll() is None and one.process.poll() is None, "the run goes on"
+            (kept,) = Path(place).glob("samestep-node-1-*")
+            assert sweep() == [] and kept.exists()
+            one.process.kill()
+            assert "went missing" in zero.wait().expect(1).err
+            until(lambda: not marked(one.mark), 20, "its ranks are gone")
+            assert sweep() == [kept] or not kept.exists()
