@@ -101,7 +101,7 @@ def _cancelled_as_one(start: Callable[[Plan, RunFolder, Silent], None], plan: Pl
 
 def _out_of_time(number: int, _frame: object) -> None:
     """Slurm's warning before the time limit."""
-    raise Terminated(number)
+    raise Terminated(number, "by which Slurm says that the time limit of its job is near: raise launch.time")
 
 
 class Batch:
@@ -115,7 +115,7 @@ class Batch:
         self._told: set[str] = set()
 
     def submit(self) -> None:
-        """One array for all runs that ask for the same machines. Raises RunnerError where Slurm refuses."""
+        """One array for all runs that ask for the same machines. A run of which Slurm refuses the array has failed."""
         alike: dict[str, list[RunFolder]] = defaultdict(list)
         options: dict[str, dict[str, Any]] = {}
         for folder in self._folders:
@@ -123,13 +123,19 @@ class Batch:
             alike[repr(wanted)].append(folder)
             options[repr(wanted)] = wanted
         for name, folders in alike.items():
-            numbers = self._submit(folders, options[name])
+            try:
+                numbers = self._submit(folders, options[name])
+            except RunnerError as error:
+                for folder in folders:
+                    self._settle(folder, "failed", str(error))
+                continue
             self._guard.watch(numbers)
             self._jobs.update(zip(folders, numbers, strict=True))
             for folder, number in zip(folders, numbers, strict=True):
                 with contextlib.suppress(RunnerError):
                     folder.write_status(folder.read_status()["state"], slurm=number)
-        self._out.print(f"submitted to Slurm as {', '.join(self._jobs.values())}", highlight=False, soft_wrap=True)
+        if self._jobs:
+            self._out.print(f"submitted to Slurm as {', '.join(self._jobs.values())}", highlight=False, soft_wrap=True)
 
     def _submit(self, folders: Sequence[RunFolder], options: dict[str, Any]) -> list[str]:
         import submitit
@@ -235,7 +241,10 @@ def options_of(plan: Plan) -> dict[str, Any]:
         "qos": asked.qos,
         "constraint": asked.constraint,
         "setup": list(asked.setup) or None,
-        "additional_parameters": dict(asked.extra) or None,
+        "additional_parameters": {
+            "no-requeue": True,
+            **asked.extra,
+        },  # started again, it would write into the same folder
         "stderr_to_stdout": True,
     }
     return {k: v for k, v in wanted.items() if v is not None}

@@ -17,9 +17,9 @@ _STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 class Terminated(BaseException):
     """SIGTERM or SIGHUP arrived. Not an Exception, so that a sweep does not go on to its next job."""
 
-    def __init__(self, number: int):
+    def __init__(self, number: int, why: str = ""):
         self.number = number
-        super().__init__(signal.Signals(number).name)
+        super().__init__(", ".join(filter(None, [signal.Signals(number).name, why])))
 
 
 @contextmanager
@@ -72,13 +72,21 @@ def _write(folder: RunFolder, state: str, **facts: str | int | None) -> None:
 def signals_raised(first: Callable[[], None] = lambda: None) -> Iterator[None]:
     """SIGTERM and SIGHUP as exceptions, as Ctrl-C is one; each after `first` was done to its end."""
 
+    arrived: list[BaseException] = []
+
     def stop(number: int, _frame: object) -> None:
         with undisturbed():
             first()
-        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
+        arrived.append(KeyboardInterrupt() if number == signal.SIGINT else Terminated(number))
+        raise arrived[-1]
 
     with _handling(dict.fromkeys(_STOPPING, stop)):
-        yield
+        try:
+            yield
+        except Exception:
+            if arrived:  # and somebody's compiled code has made an error of its own of it
+                raise arrived[-1] from None
+            raise
 
 
 @contextmanager
