@@ -1,5 +1,5 @@
-"""A launcher of Hydra's that composes all jobs of a sweep first and hands them over at once: `launch=slurm` makes arrays of
-them. It is chosen by the configuration, not by users. Hydra takes launchers from this package only."""
+"""Launchers of Hydra's for whole sweeps; Hydra takes launchers from this package only. They are put in by the command, not
+chosen by users. The task function that they are given is `runner.compose.app.Entry`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, configure_log, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, open_dict, read_write
 
 
 class Together(Launcher):
-    """The task function collects a job when it is called, and runs all that it has in `together()`."""
+    """Composes all jobs of a sweep first and hands them over at once: `launch=slurm` makes arrays of them. The task function
+    collects a job when it is called, and runs all that it has in `together()`."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         self._context, self._task, self._config = hydra_context, task_function, config
@@ -41,4 +43,35 @@ class Together(Launcher):
             _ = returns[-1].return_value  # raises what went wrong in collecting
         for job, value in zip(returns, collector.together(), strict=True):
             job.return_value = value
+        return returns
+
+
+class Heard(Launcher):
+    """Another launcher, whose jobs run in processes of their own: the task function hears of every job that it was handed
+    how it came back, if it did. Nobody else could tell of one that had no folder to write to."""
+
+    def __init__(self, launcher: DictConfig):
+        self._chosen = launcher
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        from runner.compose import sweeps
+
+        self._task: Any = task_function
+        with read_write(config.hydra), open_dict(config.hydra):
+            config.hydra.launcher = self._chosen
+        sweeps.start_ray(config)
+        self._launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        from runner.compose import sweeps
+
+        jobs = dict(enumerate(job_overrides, initial_job_idx))
+        try:
+            returns = self._launcher.launch(job_overrides, initial_job_idx)
+        except BaseException as error:
+            sweeps.stop_ray()  # jobs that still wait there must not start any more
+            if isinstance(error, Exception):
+                self._task.came_back(jobs, ())
+            raise
+        self._task.came_back(jobs, returns)
         return returns

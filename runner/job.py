@@ -8,12 +8,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from runner.compose.app import Job
+from runner.compose.entry import Asked, Failed, Job
 from runner.environment import capture
 from runner.errors import RunnerError
 from runner.launch.child import ORPHANED
@@ -64,20 +64,21 @@ class Elsewhere:
     host: str
     pid: int
 
-    def __call__(self, job: Job) -> float | None:
-        """A job's value for a sweeper; None if it failed, which its status tells."""
+    def __call__(self, job: Job) -> float | Failed | None:
+        """A job's value for a sweeper. Why it failed is given back, too, for there may be no folder to say it."""
         over, gone = threading.Event(), threading.Event()
         threading.Thread(target=self._follow_command, args=(over, gone), daemon=True).start()
         try:
             plan = chosen(job.plan)
         except RunnerError as error:
-            make_folder(job, self.command).write_status("failed", reason=str(error), finished=time.time())
-            return None
+            with suppress(RunnerError):
+                make_folder(job, self.command).write_status("failed", reason=str(error), finished=time.time())
+            return Failed(str(error))
         try:
             make = partial(make_folder, replace(job, plan=plan), self.command)
             folder = perform(plan, self.typed, make, lambda f: launch(plan, f, Silent()))
-        except RunnerError:
-            return None
+        except RunnerError as error:
+            return Failed(str(error))
         except Terminated as ended:
             if gone.is_set():
                 os._exit(ORPHANED)  # nobody is there to take this process's next job away
@@ -88,6 +89,9 @@ class Elsewhere:
 
     def together(self, jobs: Sequence[Job]) -> list[float | None]:
         raise NotImplementedError("jobs that are submitted together are collected by the command itself")
+
+    def came_back(self, jobs: Sequence[Asked]) -> None:
+        raise NotImplementedError("launchers give jobs back to the command itself")
 
     def _follow_command(self, over: threading.Event, gone: threading.Event) -> None:
         """End this job when the command is gone, on its own machine; launchers that span several see to that themselves."""

@@ -105,13 +105,23 @@ def create(wanted: Path, plan: Plan, config_yaml: str, overrides_yaml: str, **fa
     try:
         while not _claim(folder):
             folder = RunFolder(wanted.with_name(f"{wanted.name}-{secrets.token_hex(2)}"))
-        folder.write_status("running", pid=os.getpid(), host=os.uname().nodename, started=time.time(), **facts)
-        folder.logs.mkdir()
     except OSError as error:
         raise RecordError(f"cannot make the run's folder {folder.path}: {error.strerror}") from error
-    write_text(folder.plan, plan.to_json() + "\n")
-    write_text(folder.config, config_yaml)
-    write_text(folder.overrides, overrides_yaml)
+    try:
+        folder.write_status("running", pid=os.getpid(), host=os.uname().nodename, started=time.time(), **facts)
+        folder.logs.mkdir()
+        write_text(folder.plan, plan.to_json() + "\n")
+        write_text(folder.config, config_yaml)
+        write_text(folder.overrides, overrides_yaml)
+    except (OSError, RecordError) as error:
+        what = (
+            f"cannot make the run's folder {folder.path}: {error.strerror}"
+            if isinstance(error, OSError)
+            else str(error)
+        )
+        with suppress(OSError, RecordError):  # nobody else will say that it does not run
+            folder.write_status("failed", reason=what, finished=time.time())
+        raise RecordError(what) from error
     return folder
 
 

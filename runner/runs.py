@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from runner.batch import Batch, check_launch
 from runner.build import check_targets
-from runner.compose.app import Job
+from runner.compose.entry import Asked, Job
 from runner.compose.sweeps import best_of
 from runner.errors import RunnerError, WorkerFailed, check_all
 from runner.job import Elsewhere, make_folder, perform
@@ -32,7 +32,7 @@ from runner.launch.progress import Progress, Silent
 from runner.plan import Plan
 from runner.rounds import show_rounds
 from runner.rundir import RunFolder
-from runner.summary import Summary, show_run, show_sweep
+from runner.summary import Row, Summary, show_run, show_sweep
 from runner.sweep import Member, end, members, settle
 from runner.tracker.check import check_tracker
 
@@ -60,6 +60,8 @@ class Runs:
         self._batch: Batch | None = None
         self._nodes: Nodes | None = None
         self._members: list[Member] = []
+        self._asked: dict[int, Asked] = {}  # jobs that are not, or may not be, among them
+        self._broken_off = False
 
     def __reduce__(self) -> Any:
         return Elsewhere, (tuple(self._typed), self._command, os.uname().nodename, os.getpid())
@@ -83,7 +85,7 @@ class Runs:
             plan = chosen(job.plan)
         except RunnerError as error:  # there is no folder yet
             self.exit_code = max(self.exit_code, error.exit_code)
-            self._tell(error)
+            self._lost(job, error)
             return None
         if plan is not job.plan:
             job = replace(job, plan=plan)
@@ -95,9 +97,11 @@ class Runs:
             )
         except RunnerError as error:
             self.exit_code = 1
+            if len(self._members) == before:  # its folder could not be made
+                self._lost(job, error)
+                return None
             self._tell(error)
-            if len(self._members) > before:  # or its folder could not be made
-                self._say_where()
+            self._say_where()
             return None
         except (KeyboardInterrupt, Terminated) as ended:
             if job.sweep is None:
@@ -109,8 +113,22 @@ class Runs:
 
     def together(self, jobs: Sequence[Job]) -> list[float | None]:
         """Run jobs as Slurm's, side by side. Their values, as of single ones."""
-        folders = [self._create(job) for job in jobs]
-        place = (jobs[0].sweep / ".slurm") if jobs[0].sweep else folders[0].path / "slurm"
+        folders: dict[int, RunFolder] = {}
+        for i, job in enumerate(jobs):
+            try:
+                folders[i] = self._create(job)
+            except RunnerError as error:
+                self.exit_code = 1
+                self._lost(job, error)
+        values: list[float | None] = [None] * len(jobs)
+        if folders:
+            for i, value in zip(folders, self._submitted(list(folders.values()), jobs[0].sweep), strict=True):
+                values[i] = value
+        return values
+
+    def _submitted(self, folders: list[RunFolder], sweep: Path | None) -> list[float | None]:
+        """Have Slurm run what is in these folders, to the end. The values of the jobs."""
+        place = (sweep / ".slurm") if sweep else folders[0].path / "slurm"
         self._batch = Batch(folders, self._typed, place, self._out)
         try:
             self._batch.submit()
@@ -118,11 +136,12 @@ class Runs:
         except RunnerError as error:
             self.exit_code = 1
             for folder in folders:
-                folder.write_status("failed", reason=str(error), finished=time.time())
+                if folder.read_status()["state"] == "running":
+                    folder.write_status("failed", reason=str(error), finished=time.time())
             if self._crowd is None:
                 self._tell(error)
                 self._say_where()
-            return [None] * len(jobs)
+            return [None] * len(folders)
         except BaseException:
             self._say_where()
             raise
@@ -130,35 +149,58 @@ class Runs:
 
     def end(self) -> None:
         """Ask jobs that run elsewhere to end, before whoever started them does away with their processes."""
+        self._broken_off = True
         if self._batch is not None:
             self._batch.cancel()
         elif self._crowd is not None and self._sweep is not None:
             end(members(self._sweep, self._command))
+
+    def came_back(self, jobs: Sequence[Asked]) -> None:
+        """What a launcher knows of jobs that it has run elsewhere, or has not."""
+        if not self._broken_off:  # else nobody expects anything of those that were not started
+            self._asked.update((job.number, job) for job in jobs)
 
     def close(self) -> None:
         """After the last job: the table of a sweep, also of one that was broken off."""
         if self._nodes is not None:
             self._nodes.close()
         if self._crowd is not None and self._sweep is not None:
+            end(members(self._sweep, self._command))  # which go on where a launcher gave up
             settle(members(self._sweep, self._command), "the process that ran it is gone")
             self._crowd.finish()
             self._members = members(self._sweep, self._command)
-            if any(m.status()["state"] != "finished" for m in self._members):
+        if self._sweep is not None and (rows := self._rows()):
+            if any(row.state != "finished" for row in rows):
                 self.exit_code = self.exit_code or 1
-        if self._members and self._sweep is not None:
-            jobs = [(m.overrides, Summary.of(m.folder)) for m in self._members]
-            show_sweep(jobs, self._out)
+            jobs = [(row.overrides, row.summary) for row in rows if row.summary]
+            show_sweep(rows, self._sweep, self._out)
             show_rounds(jobs, self._out)
             if best := best_of(self._sweep):
                 self._out.print(best, markup=False, highlight=False, soft_wrap=True)
-            self._compare(self._sweep)
+            self._compare(self._sweep, [summary.folder for _, summary in jobs])
         self._against_references()
+
+    def _rows(self) -> list[Row]:
+        """All jobs of the sweep, in its order: those that have a folder, and those of which nothing else is left than that
+        they were asked for."""
+        rows = {member.number: Row.of(member.overrides, member.folder) for member in self._members}
+        for number, job in self._asked.items():
+            row = rows.get(number)
+            if row is None:
+                rows[number] = Row(job.overrides, "failed", job.reason or "nothing was heard of it")
+                if self._crowd is not None:
+                    print(f"#{number}: {rows[number].reason}", file=sys.stderr)
+            elif row.state == "running" and job.reason is not None:  # its folder could not be written to any more
+                rows[number] = replace(row, state="failed", reason=job.reason)
+        return [rows[number] for number in sorted(rows)]
 
     def _against_references(self) -> None:
         """The verdicts on jobs against the references of their recipes, which count for the exit code; those among a
         sweep's own jobs do not, which may differ on purpose."""
         by_recipe: dict[str, list[RunFolder]] = {}
         for member in self._members:
+            if not member.folder.plan.exists():
+                continue
             for name in (o.partition("=")[2] for o in member.overrides if o.startswith("recipe=")):
                 by_recipe.setdefault(name, []).append(member.folder)
         if not by_recipe:
@@ -193,16 +235,16 @@ class Runs:
         else:
             launch(plan, folder, progress)
 
-    def _compare(self, sweep: Path) -> None:
+    def _compare(self, sweep: Path, folders: Sequence[RunFolder]) -> None:
         """The verdicts on a sweep's jobs, and their page. Whatever hinders it must not hide how the jobs went."""
-        if len(self._members) < 2:
+        if len(folders) < 2:
             return
         from runner.compare.report import write
         from runner.compare.session import compare
         from runner.compare.table import show_verdicts
 
         try:
-            comparison = compare([str(m.folder.path) for m in self._members])
+            comparison = compare([str(folder.path) for folder in folders])
             show_verdicts(comparison, self._out)
             write(comparison, sweep / "report.html")
         except (RunnerError, OSError) as error:
@@ -228,6 +270,15 @@ class Runs:
                 f"[bold]#{job.number}[/bold] {escape(' '.join(job.overrides))}", highlight=False, soft_wrap=True
             )
         return folder
+
+    def _lost(self, job: Job, error: RunnerError) -> None:
+        """A job has failed before it had a folder."""
+        if job.sweep is None:
+            self._tell(error)
+        else:
+            self._asked[job.number] = Asked(job.number, job.overrides, str(error))
+            if self._crowd is None:
+                print(f"#{job.number}: {error}", file=sys.stderr)
 
     def _say_where(self) -> None:
         where = f"run folder: {self._members[-1].folder.path}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.table import Table
 
 from runner import records
 from runner.choices import CompressName, SyncPolicy
+from runner.errors import RunnerError
 from runner.plan import Plan
 from runner.rundir import RunFolder
 
@@ -96,11 +98,33 @@ def show_run(s: Summary, console: Console) -> None:
     console.print(f"run folder: {s.folder.path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) -> None:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job in the table of its sweep. `summary` is None where there is no folder to read."""
+
+    overrides: tuple[str, ...]
+    state: str
+    reason: str | None
+    summary: Summary | None = None
+
+    @classmethod
+    def of(cls, overrides: tuple[str, ...], folder: RunFolder) -> Row:
+        """The row of a job that has a folder, of which parts may be missing."""
+        status: dict[str, Any] = {}
+        try:
+            status, summary = folder.read_status(), Summary.of(folder)
+        except (OSError, ValueError, KeyError, RunnerError) as error:
+            return cls(
+                overrides, status.get("state", "failed"), status.get("reason") or f"its folder cannot be read: {error}"
+            )
+        return cls(overrides, summary.state, summary.reason, summary)
+
+
+def show_sweep(rows: list[Row], sweep: Path, console: Console) -> None:
     """One row for each job of a sweep, named by what differs between them."""
-    shared = set.intersection(*(set(overrides) for overrides, _ in jobs)) if len(jobs) > 1 else set()
-    jobs = [(tuple(o for o in overrides if o not in shared), s) for overrides, s in jobs]
-    metrics = list(dict.fromkeys(name for _, s in jobs for name in s.metrics))
+    shared = set.intersection(*(set(row.overrides) for row in rows)) if len(rows) > 1 else set()
+    names = [" ".join(o for o in row.overrides if o not in shared) for row in rows]
+    metrics = list(dict.fromkeys(name for row in rows if row.summary for name in row.summary.metrics))
     table = Table(box=None, pad_edge=False)
     for name in (
         "job",
@@ -116,9 +140,12 @@ def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) ->
         "peak MiB",
     ):
         table.add_column(escape(name), justify="left" if name in ("job", "status") else "right", no_wrap=True)
-    for overrides, s in jobs:
+    for name, row in zip(names, rows, strict=True):
+        if (s := row.summary) is None:
+            table.add_row(escape(name), row.state, *["-"] * (len(table.columns) - 2))
+            continue
         table.add_row(
-            escape(" ".join(overrides)),
+            escape(name),
             s.state,
             str(s.updates),
             str(s.plan.arithmetic.observed),
@@ -131,12 +158,10 @@ def show_sweep(jobs: list[tuple[tuple[str, ...], Summary]], console: Console) ->
             "-" if s.memory is None else f"{s.memory / 2**20:.1f}",
         )
     Console(file=console.file, width=WIDEST).print(table, soft_wrap=True)  # a narrow terminal wraps, nothing is cut
-    for overrides, s in jobs:
-        if s.reason:
-            console.print(
-                f"{' '.join(overrides)}: {s.state}: {s.reason}", markup=False, highlight=False, soft_wrap=True
-            )
-    console.print(f"sweep folder: {jobs[0][1].folder.path.parent}", markup=False, highlight=False, soft_wrap=True)
+    for name, row in zip(names, rows, strict=True):
+        if row.reason:
+            console.print(f"{name}: {row.state}: {row.reason}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"sweep folder: {sweep}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _unsteady(rows: list[dict[str, Any]]) -> int:

@@ -10,5 +10,6 @@ folders.py    where a run would write
 loading.py    overrides -> a checked plan
 reading.py    what keeps a YAML file from being read
 jobs.py       what a recipe's sweep would start
+entry.py      what Hydra calls for each job, here or where a launcher has carried it
 app.py        Hydra's application: one job, a sweep, --cfg, --help, completion
 """

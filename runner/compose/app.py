@@ -6,30 +6,26 @@ Everything is checked before Hydra starts: a wrong command line starts no proces
 from __future__ import annotations
 
 import logging
-import os
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
 
 import hydra
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.compose import overrides
 from runner.compose.arguments import CommandLine
+from runner.compose.entry import Entry, JobFunction
 from runner.compose.folders import folder_problems
-from runner.compose.loading import loader, plain, plan_of, sweep_of, values_of
+from runner.compose.loading import loader, plan_of, sweep_of, values_of
 from runner.compose.sources import data_folder, install
 from runner.compose.sweeps import (
     ANNOUNCE,
     TOGETHER,
-    SweepAnnounced,
     announcing,
     as_swept,
     jobs_of,
@@ -38,28 +34,6 @@ from runner.compose.sweeps import (
 )
 from runner.errors import ConfigError, Problem, RunnerError, check_all
 from runner.plan import Plan
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One job as it was composed: its plan, its folder, and the two files that record how it came about."""
-
-    plan: Plan
-    folder: Path
-    config_yaml: str
-    overrides_yaml: str
-    overrides: tuple[str, ...]
-    sweep: Path | None
-    number: int = 0  # in its sweep
-
-
-class JobFunction(Protocol):
-    """Runs jobs: one, or several together. A job's value is what a sweeper minimizes; None if it failed."""
-
-    def __call__(self, job: Job) -> float | None: ...
-
-    def together(self, jobs: Sequence[Job]) -> list[float | None]: ...
-
 
 PlanCheck = Callable[[Plan], object]
 
@@ -126,41 +100,7 @@ def _check_shown(line: CommandLine) -> None:
         raise ConfigError(problems)
 
 
-class Entry:
-    """What Hydra calls for every job, in this process or, where a launcher has carried it there, in another."""
-
-    def __init__(self, job: JobFunction, config_folders: tuple[Path, ...]):
-        self.started = False
-        self._job, self._config_folders = job, config_folders
-        self._collected: list[Job] = []
-
-    def __call__(self, config: DictConfig) -> float | None:
-        self.started = True
-        return self._job(_job(config))
-
-    def collect(self, config: DictConfig) -> None:
-        """Compose a job, for `together`."""
-        self.started = True
-        self._collected.append(_job(config))
-
-    def together(self) -> list[float | None]:
-        """Run what was collected."""
-        jobs, self._collected = self._collected, []
-        return self._job.together(jobs)
-
-    def __reduce__(self) -> Any:
-        return _restore, (self._job, self._config_folders, Path.cwd(), list(sys.path))
-
-
-def _restore(job: JobFunction, config_folders: tuple[Path, ...], cwd: Path, path: list[str]) -> Entry:
-    """In another process: what this one has set up, before Hydra looks at the job's configuration."""
-    os.chdir(cwd)
-    sys.path[:0] = [p for p in path if p not in sys.path]
-    install(config_folders)
-    return Entry(job, config_folders)
-
-
-def run(line: CommandLine, job: JobFunction, sweeping: SweepAnnounced) -> None:
+def run(line: CommandLine, job: JobFunction, sweeping: Callable[[Path, bool], None]) -> None:
     """Run Hydra's application on a command line that was checked; `job` is called for every job that it asks for.
     `sweeping` is told a sweep's folder before its first job, and whether jobs run in processes of their own.
 
@@ -169,8 +109,8 @@ def run(line: CommandLine, job: JobFunction, sweeping: SweepAnnounced) -> None:
     install(line.config_folders)
     entry = Entry(job, line.config_folders)
 
-    def announced(folder: Path, apart: bool) -> None:
-        entry.started = True
+    def announced(folder: Path, apart: bool, named: str) -> None:
+        entry.started, entry.named = True, named
         sweeping(folder, apart)
 
     logging.getLogger("hydra._internal.core_plugins.basic_launcher").setLevel(logging.WARNING)  # jobs name themselves
@@ -250,18 +190,3 @@ def _named(found: dict[Problem, list[str]]) -> list[Problem]:
 
 def _first_of(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-
-
-def _job(config: DictConfig) -> Job:
-    values = plain(config)
-    settings = HydraConfig.get()
-    given = [o.removeprefix("++") for o in settings.overrides.task]
-    return Job(
-        plan=plan_of(values),
-        folder=Path(settings.runtime.output_dir),
-        config_yaml=OmegaConf.to_yaml(OmegaConf.create(values)),
-        overrides_yaml=OmegaConf.to_yaml(OmegaConf.create(given)),
-        overrides=tuple(given),
-        sweep=Path(settings.sweep.dir).absolute() if settings.mode is RunMode.MULTIRUN else None,
-        number=settings.job.num if settings.mode is RunMode.MULTIRUN else 0,
-    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,16 +24,20 @@ from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from runner.counts import counted
 from runner.errors import ConfigError, Problem, RunnerError
 from runner.plan import Plan
 
-SweepAnnounced = Callable[[Path, bool], None]  # its folder, and whether its jobs run in processes of their own
+# A sweep's folder, whether its jobs run in processes of their own, and how a job's folder in it is called (not resolved).
+SweepAnnounced = Callable[[Path, bool, str], None]
 
 _BASIC = "hydra._internal.core_plugins.basic_launcher.BasicLauncher"
 TOGETHER = "samestep_together"  # the launcher of launch=slurm
+_OURS = "hydra_plugins.samestep"
+_TOGETHER = f"{_OURS}.Together"
+_HEARD = f"{_OURS}.Heard"
 _RAY = "hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher"
 _FULL = "HYDRA_FULL_ERROR"
 BASIC_SWEEPER = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
@@ -50,36 +55,58 @@ _listeners: list[SweepAnnounced] = []
 
 
 class Announce(Callback):
-    """Tells who listens that a sweep starts."""
+    """Tells who listens that a sweep starts. Hydra would only warn of what is raised here."""
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        if config.hydra.launcher._target_ == _RAY:
-            _start_ray(config)
-        folder = Path(config.hydra.sweep.dir).absolute()
+        target, folder = config.hydra.launcher._target_, Path(config.hydra.sweep.dir).absolute()
+        named = str(OmegaConf.to_container(config.hydra.sweep, resolve=False)["subdir"])  # type: ignore[call-overload,index]
+        with read_write(config.hydra), open_dict(config.hydra):
+            # Hydra makes a job's folder before the job can say anything, and a sweep ends where that fails: let it find one
+            config.hydra.overrides.hydra.append("hydra.sweep.subdir=.")
+            if target == _RAY:
+                config.hydra.launcher.ray.remote.setdefault("max_retries", 0)
+            if target not in (_BASIC, _TOGETHER):
+                config.hydra.launcher = {"_target_": _HEARD, "_recursive_": False, "launcher": config.hydra.launcher}
         for listener in _listeners:
-            listener(folder, config.hydra.launcher._target_ != _BASIC)
+            listener(folder, target != _BASIC, named)
 
 
 def offer_together() -> None:
     """Make the launcher that collects a sweep's jobs a choice."""
-    node = {"_target_": "hydra_plugins.samestep.Together"}
+    node = {"_target_": _TOGETHER}
     ConfigStore.instance().store(group="hydra/launcher", name=TOGETHER, node=node, provider="samestep")
 
 
-def _start_ray(config: DictConfig) -> None:
-    """Ray, as its launcher would start it, but that a signal stays ours to handle, that a job which was ended is not run
-    again behind our back, and that what jobs print is not shown twice."""
+def start_ray(config: DictConfig) -> None:
+    """Ray, where it is the launcher, as that would start it, but that a signal stays ours to handle, and that what jobs print
+    is not shown twice."""
+    if config.hydra.launcher._target_ != _RAY:
+        return
     import ray
 
     settings: dict[str, Any] = OmegaConf.to_container(config.hydra.launcher.ray.init, resolve=True)  # type: ignore[assignment]
-    quiet = {"log_to_driver": False, "include_dashboard": False, "logging_level": "warning"}
-    with open_dict(config.hydra.launcher.ray):
-        config.hydra.launcher.ray.remote.setdefault("max_retries", 0)
+    quiet = {"log_to_driver": False, "include_dashboard": False, "logging_level": "error"}
+    settings["address"] = (
+        settings.get("address") or os.environ.get("RAY_ADDRESS") or "local"
+    )  # Ray would take any that it finds
+    room = (
+        {"object_store_memory": 75 * 2**20} if settings["address"] == "local" else {}
+    )  # else it is not ours to choose
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    if not ray.is_initialized():
-        ray.init(**{"object_store_memory": 75 * 2**20, **quiet, **settings})
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    try:
+        if not ray.is_initialized():
+            ray.init(**{**room, **quiet, **settings})
+    except Exception as error:
+        raise RunnerError(f"Ray cannot be started or reached: {' '.join(str(error).split())}") from error
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def stop_ray() -> None:
+    """Leave Ray, where it was started; of a cluster, end what this command has there."""
+    if (ray := sys.modules.get("ray")) is not None:
+        ray.shutdown()
 
 
 ANNOUNCE = f"++hydra.callbacks.samestep._target_={__name__}.{Announce.__name__}"
@@ -107,7 +134,7 @@ def plugin_errors() -> Iterator[None]:
         raise
     except Exception as error:
         names = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-        plugin = next((n for n in names if n.startswith("hydra_plugins.")), None)
+        plugin = next((n for n in names if n.startswith("hydra_plugins.") and n != _OURS), None)
         if plugin is None or wanted is not None:
             raise
         what = (

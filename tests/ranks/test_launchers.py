@@ -6,12 +6,13 @@ import importlib.util
 import os
 import re
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.commands import Done, facts, marked, rows, runner, started, status, table, tiny, until, workshop
+from tests.commands import Done, facts, listening, marked, rows, runner, started, status, table, tiny, until, workshop
 
 pytestmark = pytest.mark.ranks
 
@@ -64,18 +65,88 @@ def test_jobs_elsewhere_are_the_jobs_of_the_basic_launcher(basic: Done, launcher
     assert processes.isdisjoint({status(r)["pid"] for r in theirs})
 
 
-@JOBLIB
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_jobs_elsewhere_end_with_the_command(number: signal.Signals, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("launcher", "number", "code"),
+    [
+        pytest.param(["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"], number, code, marks=JOBLIB)
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGKILL, -9))
+    ]
+    + [
+        pytest.param(["hydra/launcher=ray", RAY], number, code, marks=[needs("ray"), pytest.mark.slow])
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130))
+    ],
+)
+def test_jobs_elsewhere_end_with_the_command(
+    launcher: list[str], number: signal.Signals, code: int, tmp_path: Path
+) -> None:
     start = workshop(tmp_path / "start")
-    slow = [*tiny(updates=100_000), "task.pause=0.05", "-m", "seed=0,1,2", "hydra/launcher=joblib"]
-    with started(start, *slow, "hydra.launcher.n_jobs=2") as command:
+    slow = [*tiny(updates=100_000), "task.pause=0.05", "-m", "seed=0,1,2", *launcher]
+    with started(start, *slow) as command:
         until(lambda: sum(bool(rows(f)) for f in start.rglob("updates.jsonl")) == 2, 90, "two jobs train at once")
-        os.kill(command.process.pid, number)
+        if number is signal.SIGINT:  # from a terminal, to all
+            os.killpg(command.process.pid, number)
+        else:
+            os.kill(command.process.pid, number)
         done = command.wait(20).expect(code)
         until(lambda: not marked(command.mark), 20, "nothing is left")
     assert {status(r)["state"] for r in done.runs()} == {"interrupted"}
     assert len(done.runs()) == 2, "the third job is not started any more"
+    if number is not signal.SIGKILL:
+        assert _told(done, 2) == ["interrupted", "interrupted"]
+        assert "gave up" not in done.err
+
+
+@needs("ray")
+@pytest.mark.slow
+def test_a_cluster_of_ray_s_that_is_there_is_used_and_left(tmp_path: Path) -> None:
+    start = workshop(tmp_path / "start")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    head = ["-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}", "--num-cpus=2"]
+    quiet = ["--include-dashboard=false", "--disable-usage-stats"]
+    with started(start, program=[*head, *quiet], RAY_AUTH_MODE="disabled") as cluster:
+        until(lambda: port in listening(marked(cluster.mark)), 60, "the cluster is there")
+        where = ["hydra/launcher=ray", f"hydra.launcher.ray.init.address=127.0.0.1:{port}"]
+        done = runner(start, *tiny(processes=1), "-m", "seed=0,1", *where, RAY_AUTH_MODE="disabled").expect(0)
+        assert _told(done, 2) == ["finished", "finished"]
+        assert port in listening(marked(cluster.mark))
+
+
+def _told(done: Done, jobs: int) -> list[str]:
+    """The status of each job in the table."""
+    return [line.split()[1] for line in table(done, jobs)]
+
+
+@pytest.mark.parametrize(
+    "launcher", [pytest.param([], id="basic"), pytest.param(["hydra/launcher=joblib"], marks=JOBLIB)]
+)
+def test_a_job_that_cannot_make_its_folder_is_told_and_counted(launcher: list[str], tmp_path: Path) -> None:
+    start = workshop(tmp_path / "start")
+    (start / "out").mkdir()
+    (start / "out" / "1").write_text("in its way")
+    swept = ["-m", "seed=0,1,2", "hydra.sweep.dir=out", *launcher]
+    done = runner(start, *tiny(processes=1), "hardware.threads=1", *swept).expect(1)
+    assert _told(done, 3) == ["finished", "failed", "finished"]
+    what = f"cannot make the run's folder {start / 'out' / '1'}: File exists"
+    assert done.lines() == [f"#1: {what}"]
+    assert f"seed=1: failed: {what}" in done.out
+    assert sorted(r.name for r in done.runs()) == ["0", "2"]
+    assert (start / "out" / "report.html").exists(), "the others are compared"
+
+
+@JOBLIB
+def test_jobs_of_which_nothing_is_heard_are_told_and_counted(tmp_path: Path) -> None:
+    start = workshop(tmp_path / "start")
+    slow = [*tiny(processes=1, updates=100_000), "task.pause=0.05", "-m", "seed=0,1,2,3", "hydra/launcher=joblib"]
+    with started(start, *slow, "hydra.launcher.n_jobs=2") as command:
+        until(lambda: sum(bool(rows(f)) for f in start.rglob("updates.jsonl")) == 2, 90, "two jobs train at once")
+        os.kill(status(next(start.rglob("status.json")).parent)["pid"], signal.SIGKILL)
+        done = command.wait(60).expect(1)
+        until(lambda: not marked(command.mark), 20, "nothing is left")
+    assert _told(done, 4) == ["interrupted", "interrupted", "failed", "failed"]
+    assert sum("nothing was heard of it" in line for line in done.lines()) == 2
+    assert any(line.startswith("joblib launcher gave up: TerminatedWorkerError") for line in done.lines())
 
 
 @needs("optuna")

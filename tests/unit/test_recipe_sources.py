@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from runner import plan_command
-from runner.compose.app import Job, check, compose_one, run
+from runner.compose.app import check, compose_one, run
 from runner.compose.arguments import parse
+from runner.compose.entry import Asked, Job
 from runner.errors import ConfigError
 from runner.plan import Plan
 from runner.recipes import keep_reference, list_recipes, recipes
@@ -243,6 +244,9 @@ class Collected(list[float]):
 
     def together(self, jobs: Sequence[Job]) -> list[float | None]:
         return [self(job) for job in jobs]
+
+    def came_back(self, jobs: Sequence[Asked]) -> None:
+        raise NotImplementedError("nothing runs elsewhere")
 
 
 @pytest.mark.parametrize(
