@@ -166,6 +166,7 @@ class Batch:
             if time.monotonic() - asked > poll:
                 asked = time.monotonic()
                 self._ask(left, overdue)
+        self._explain()
         self._guard.dismiss()
         progress.finish()
 
@@ -186,12 +187,31 @@ class Batch:
             state = found[self._jobs[folder]]  # type: ignore[index]
             if queue.over(state):
                 if time.monotonic() - overdue.setdefault(folder, time.monotonic()) >= SEEN_WITHIN:
-                    ended = "interrupted" if state.startswith(("CANCELLED", "PREEMPTED")) else "failed"
                     log = self._place / f"{self._jobs[folder]}_0_log.out"
-                    self._settle(folder, ended, f"its Slurm job {self._jobs[folder]} is {state}; see {log}")
+                    self._settle(folder, _fate(state), f"its Slurm job {self._jobs[folder]} is {state}; see {log}")
             elif state.startswith("PENDING") and self._jobs[folder] not in self._told:
                 self._told.add(self._jobs[folder])
-                self._out.print(f"Slurm job {self._jobs[folder]} waits {state[8:]}", markup=False, highlight=False)
+                never = (
+                    ". What it asks for is not to be had there: it may wait for ever" if queue.in_vain(state) else ""
+                )
+                said = f"Slurm job {self._jobs[folder]} waits {state[8:]}{never}"
+                self._out.print(said, markup=False, highlight=False, soft_wrap=True)
+
+    def _explain(self) -> None:
+        """Runs that a signal ended know no more than that: say what Slurm calls it, where it says so soon."""
+        left = {f: f.read_status() for f in self._jobs}
+        left = {f: told for f, told in left.items() if told["state"] == "interrupted"}
+        deadline = time.monotonic() + SEEN_WITHIN
+        while left and time.monotonic() < deadline:
+            found = queue.states([self._jobs[f] for f in left]) or {}
+            for folder, told in list(left.items()):
+                state = found.get(self._jobs[folder], "")
+                if queue.over(state):
+                    del left[folder]
+                    if state.startswith(queue.ENDED_BY_SLURM):
+                        why = f"{told['reason']}: its Slurm job {self._jobs[folder]} is {state}"
+                        folder.write_status(_fate(state), reason=why)
+            time.sleep(0.5 if left else 0.0)
 
     def _poll(self) -> float:
         asked = self._folders[0].read_plan().config.launch
@@ -248,6 +268,11 @@ def options_of(plan: Plan) -> dict[str, Any]:
         "stderr_to_stdout": True,
     }
     return {k: v for k, v in wanted.items() if v is not None}
+
+
+def _fate(state: str) -> str:
+    """The state of a run whose job Slurm has ended."""
+    return "interrupted" if state.startswith(queue.ON_PURPOSE) else "failed"
 
 
 def _running(folder: RunFolder) -> bool:

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Sequence
 # Reads job numbers until its end of the pipe closes. Without a goodbye before, whoever wrote them was killed.
 _GUARD = 'ids=; while read -r id; do [ "$id" = bye ] && exit 0; ids="$ids $id"; done; exec scancel $ids'
 _OVER = ("COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "REVOKED")  # fmt: skip
+_UNFIT = ("PartitionNodeLimit", "PartitionTimeLimit", "PartitionConfig", "BadConstraints", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed")  # fmt: skip
 GONE = "gone"
+ON_PURPOSE = (
+    "CANCELLED",
+    "PREEMPTED",
+    "TIMEOUT",
+    "DEADLINE",
+    "REVOKED",
+)  # by somebody, or by a limit that somebody set
+ENDED_BY_SLURM = (*ON_PURPOSE, "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL")
 
 
 class Guard:
@@ -66,3 +75,8 @@ def states(jobs: Sequence[str]) -> dict[str, str] | None:
 def over(state: str) -> bool:
     """Whether a job in this state will do nothing more."""
     return state == GONE or state.startswith(_OVER)
+
+
+def in_vain(state: str) -> bool:
+    """Whether a job waits for what the cluster, as it is, will not give it. Slurm may be set up to queue such jobs."""
+    return any(f"({reason})" in state for reason in _UNFIT)

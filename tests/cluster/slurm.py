@@ -50,6 +50,7 @@ AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
 MailProg=/bin/true
 KillWait=5
+EnforcePartLimits=ALL
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 State=UNKNOWN
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 State=UNKNOWN
 PartitionName=both Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP

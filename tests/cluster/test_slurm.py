@@ -99,20 +99,45 @@ def training(start: Path, conf: str, *more: str) -> Iterator[Command]:
         yield command
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "scancel"])
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "scancel", "node", "limit"])
 def test_the_job_ends_with_its_command_and_the_command_with_its_job(conf: str, how: str, tmp_path: Path) -> None:
     start = workshop(tmp_path / "start")
-    with training(start, conf) as command:
+    with training(start, conf, *(["launch.time=1"] if how == "limit" else [])) as command:
         assert len(queue(conf)) == 1
         if how == "scancel":
             asked(conf, "scancel", *queue(conf))
-        else:
+        elif how == "node":
+            asked(conf, "scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        elif how != "limit":
             command.process.send_signal(getattr(signal, how))
-        done = command.wait(30).expect({"SIGTERM": 143, "SIGKILL": -9, "scancel": 1}[how])
-        until(lambda: not queue(conf), 30, "Slurm has ended the job")
+        done = command.wait(90 if how == "limit" else 30).expect({"SIGTERM": 143, "SIGKILL": -9}.get(how, 1))
+        if how == "node":
+            asked(conf, "scontrol", "update", "nodename=n2", "state=idle")
+        until(lambda: not queue(conf), 30, "Slurm has ended the job, and does not queue it again")
         until(lambda: not marked(command.mark), 15, "nothing is left")
-        until(lambda: status(done.run())["state"] == "interrupted", 10, "the run says so")
-        assert "SIGTERM" in status(done.run())["reason"]
+        state = "failed" if how == "node" else "interrupted"
+        until(lambda: status(done.run())["state"] == state, 10, "the run says so")
+    said = {"scancel": "is CANCELLED", "node": "is NODE_FAIL", "limit": "the time limit of its job is near"}
+    assert said.get(how, "SIGTERM") in status(done.run())["reason"]
+    if how in said:
+        assert len(done.lines()) == 1 and said[how] in done.err
+
+
+def test_who_cancels_one_job_of_an_array_leaves_the_others(conf: str, tmp_path: Path) -> None:
+    start = workshop(tmp_path / "start")
+    slow = [*tiny(processes=1, updates=100_000), "task.pause=0.05", *SLURM, "-m", "seed=0,1,2"]
+    with started(start, *slow, SLURM_CONF=conf) as command:
+        until(lambda: sum(bool(rows(f)) for f in start.rglob("updates.jsonl")) == 3, 90, "all train")
+        runs = {r.name: r for r in (f.parent for f in start.rglob("status.json"))}
+        asked(conf, "scancel", status(runs["1"])["slurm"])
+        until(lambda: status(runs["1"])["state"] == "interrupted", 20, "it says so")
+        before = len(rows(runs["2"] / "updates.jsonl"))
+        until(lambda: len(rows(runs["2"] / "updates.jsonl")) > before, 20, "the others go on")
+        asked(conf, "scancel", status(runs["0"])["slurm"].partition("_")[0])
+        done = command.wait(40).expect(1)
+    assert [line.split()[1] for line in table(done, 3)] == ["interrupted"] * 3
+    for run in runs.values():
+        assert f"its Slurm job {status(run)['slurm']} is CANCELLED" in status(run)["reason"]
 
 
 def test_a_job_that_waits_is_told_of_and_cancelled(conf: str, tmp_path: Path) -> None:
@@ -131,6 +156,23 @@ def test_what_slurm_refuses_is_one_line(conf: str, tmp_path: Path) -> None:
     assert line.startswith("Slurm did not take the job:")
     assert "invalid partition" in line
     assert status(done.run())["state"] == "failed"
+
+
+def test_what_cannot_be_had_of_a_sweep_fails_by_itself(conf: str, tmp_path: Path) -> None:
+    """Three nodes of two, a file in a folder's way; the jobs beside them run."""
+    start = workshop(tmp_path / "start")
+    (start / "out").mkdir()
+    (start / "out" / "2").write_text("in its way")
+    common = [*tiny()[:2], "batch.size=6", "budget.updates=3"]
+    swept = ["hardware=1node,3node", "seed=0,1", "-m", "hydra.sweep.dir=out"]
+    done = runner(start, *common, *swept, *SLURM, SLURM_CONF=conf).expect(1)
+    assert [line.split()[2] for line in table(done, 4)] == ["finished", "finished", "failed", "failed"]
+    refused = "Slurm did not take the job: Batch job submission failed: Node count specification invalid"
+    assert sorted(done.lines()) == [
+        f"#2: cannot make the run's folder {start / 'out' / '2'}: File exists",
+        f"#3: {refused}",
+    ]
+    assert status(start / "out" / "3")["reason"] == refused
 
 
 def test_without_slurm_one_line_says_what_is_missing(tmp_path: Path) -> None:
