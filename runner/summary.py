@@ -112,7 +112,8 @@ class Row:
         """The row of a job that has a folder, of which parts may be missing."""
         status: dict[str, Any] = {}
         try:
-            status, summary = folder.read_status(), Summary.of(folder)
+            status = folder.read_status()
+            summary = Summary.of(folder)
         except (OSError, ValueError, KeyError, RunnerError) as error:
             return cls(
                 overrides, status.get("state", "failed"), status.get("reason") or f"its folder cannot be read: {error}"

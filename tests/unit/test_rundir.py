@@ -13,6 +13,7 @@ from runner import rundir
 from runner.errors import RecordError
 from runner.plan import Plan
 from runner.rundir import write_text
+from runner.summary import Row
 from tests.running import plan_of
 
 
@@ -47,6 +48,18 @@ def test_a_foreign_folder_can_be_claimed_but_not_a_run(tmp_path: Path, plan: Pla
     second = rundir.create(tmp_path / "run", plan, "", "")
     assert (first.path == tmp_path / "run", second.path == first.path) == (True, False)
     assert first.read_status()["state"] == "finished"
+
+
+def test_a_folder_that_could_not_be_filled_does_not_say_that_it_runs(tmp_path: Path, plan: Plan) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "logs").touch()
+    with pytest.raises(RecordError, match="File exists"):
+        rundir.create(tmp_path / "run", plan, "", "")
+    run = rundir.RunFolder(tmp_path / "run")
+    assert run.read_status()["state"] == "failed"
+    row = Row.of(("seed=1",), run)
+    assert (row.state, row.summary) == ("failed", None)
+    assert row.reason == f"cannot make the run's folder {run.path}: File exists"
 
 
 def test_status_keeps_what_is_known(tmp_path: Path, plan: Plan) -> None:
