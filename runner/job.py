@@ -71,7 +71,7 @@ class Elsewhere:
         try:
             plan = chosen(job.plan)
         except RunnerError as error:
-            with suppress(RunnerError):
+            with suppress(RunnerError, OSError):
                 make_folder(job, self.command).write_status("failed", reason=str(error), finished=time.time())
             return Failed(str(error))
         try:
