@@ -29,7 +29,7 @@ ORPHANED = 3
 def main(folder: str, rank: int, seat: dict[str, Any], environment: dict[str, str], report: Connection) -> None:
     """Run a rank. Its error, if any, goes to the parent as JSON through `report`; its output into the run's folder."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches every process of the terminal; the parent decides
-    signal.signal(signal.SIGTERM, _leave)
+    leave_when_told()
     _enter(rank, seat, report)  # before the first thread, which could not follow
     run = RunFolder(Path(folder))
     threading.Thread(target=_follow_parent, args=(run, rank), daemon=True).start()
@@ -117,8 +117,23 @@ class _Told(BaseException):
     """The parent says that it is time to go."""
 
 
+def leave_when_told() -> None:
+    """From now on SIGTERM raises `_Told`, in the main thread. Where that is lost, as in the callback of a weak reference or
+    in a `__del__`, it is raised again."""
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGALRM, _leave)
+    sys.unraisablehook = _unraised
+
+
 def _leave(_number: int, _frame: object) -> None:
     raise _Told
+
+
+def _unraised(lost: sys.UnraisableHookArgs) -> None:
+    if issubclass(lost.exc_type, _Told):
+        signal.setitimer(signal.ITIMER_REAL, 0.01)  # once this hook, in which it would be lost as well, is left
+    else:
+        sys.__unraisablehook__(lost)
 
 
 def _follow_parent(run: RunFolder, rank: int) -> None:
