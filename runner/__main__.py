@@ -3,9 +3,10 @@ import sys
 
 def main() -> int:
     """What `python -m runner` and the installed command start."""
-    from runner import interrupts
+    from runner import channels, interrupts
 
     interrupts.leave_at_once()
+    channels.open_all()
     from runner import cli
 
     return cli.main()

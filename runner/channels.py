@@ -36,6 +36,22 @@ class _Heard(io.FileIO):
             return super().write(data)
 
 
+def open_all() -> None:
+    """Give each of input, output and error that was closed (`>&-`) to /dev/null: the next file that is opened would be taken for it,
+    and be overwritten, by us or by a rank."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+            os.set_inheritable(number, True)
+    for name, number in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            channel = open(number, "w", closefd=False)  # noqa: SIM115 (it is kept as long as the process)
+            setattr(sys, name, channel)
+            setattr(sys, f"__{name}__", channel)
+
+
 @contextmanager
 def outlasting() -> Iterator[list[str]]:
     """Meanwhile a channel that nobody reads, or that cannot be written to, raises nothing. Channels that somebody has put in

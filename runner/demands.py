@@ -133,7 +133,8 @@ def _meeting(config: Config) -> Iterator[Problem]:
             "rendezvous", f"{where} has no effect under launch=slurm, where nodes find each other", "Leave it out"
         )
     elif where is not None and nodes == 1:
-        yield Problem("rendezvous", f"{where} has no effect on one node", "Set hardware.nodes=2, or leave it out")
+        what = f"{where} has no effect on one node"
+        yield Problem("rendezvous", what, "Set hardware.nodes=2, or leave it out", ("node", "hardware"))
 
 
 def _sharding(config: Config) -> Iterator[Problem]:
@@ -166,7 +167,7 @@ def _link(config: Config) -> Iterator[Problem]:
             if value := getattr(link, key):
                 shown = str(value).lower() if isinstance(value, bool) else f"{value:g}"
                 what = f"{shown} has no effect under link=none"
-                yield Problem(f"link.{key}", what, "Use link=350mbit, or link=custom link.rate=200")
+                yield Problem(f"link.{key}", what, "Use link=350mbit, or link=custom link.rate=200", ("link",))
         return
     if config.rendezvous is not None:
         what = f"link={link.name} makes nodes of this machine, and rendezvous={config.rendezvous} has others join"
@@ -211,9 +212,8 @@ def _divisibility(config: Config) -> Iterator[Problem]:
     if batch.size % unit:
         down = batch.size // unit * unit
         near = " or ".join(f"batch.size={n}" for n in (down, down + unit) if n)
-        yield Problem(
-            "batch.size", f"{batch.size} cannot be divided by {names} = {unit}", f"The nearest that can: {near}"
-        )
+        what = f"{batch.size} cannot be divided by {names} = {unit}"
+        yield Problem("batch.size", what, f"The nearest that can: {near}", ("hardware",))
     elif batch.derives_accum and config.accum != 1 and (batch.per_device is None or config.accum != batch.size // unit):
         derived = "it" if batch.per_device is None else f"{batch.size // unit} for {names}"
         what = f"{config.accum} was given, but batch={batch.mode.value} derives {derived}"

@@ -85,8 +85,7 @@ def link_text(link: Link) -> str:
         for value, unit in ((link.delay, "ms one way"), (link.jitter, "ms jitter"), (link.loss, "% lost"))
         if value
     ]
-    how = "simulated" if link.simulate else "in network namespaces"
-    return ", ".join([f"{link.name}: {link.rate:g} Mbit/s", *rest, how])
+    return ", ".join([f"{link.name}: {link.rate:g} Mbit/s", *rest, *(["simulated"] if link.simulate else [])])
 
 
 def _equivalents(plan: Plan) -> Table:

@@ -43,7 +43,7 @@ def show(comparison: Comparison, console: Console) -> None:
         _line(
             console,
             "nothing to compare",
-            "it takes two runs; found " + (f"{len(comparison.runs)}" if comparison.runs else "none"),
+            "(it takes two runs; found " + (f"{len(comparison.runs)})" if comparison.runs else "none)"),
         )
 
 

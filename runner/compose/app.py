@@ -126,6 +126,12 @@ def run(line: CommandLine, job: JobFunction, sweeping: Callable[[Path, bool], No
             raise RunnerError(overrides.describe(error)) from None
         with loader(line.config_folders) as using:
             raise ConfigError([overrides.as_problem(error, line.overrides, using)]) from None
+    except OSError as error:
+        if entry.started:
+            raise
+        key = "hydra.sweep.dir" if line.multirun else "hydra.run.dir"  # one that Hydra alone could resolve
+        what = f"nothing can be written to {error.filename}: {error.strerror}"
+        raise ConfigError([Problem(key, what, f"Set {key}=FOLDER")]) from None
     finally:
         sys.argv = typed
 

@@ -47,6 +47,8 @@ def _unwritable(config: DictConfig, key: str, above: str | None = None, whole: b
         lacks = whole and isinstance(error, InterpolationKeyError)
         return [Problem(key, str(error).splitlines()[0], fix)] if lacks else []
     if not folder.strip():
-        return [Problem(key, "is empty", fix)]
+        section, _, name = key.rpartition(".")
+        filled_in = not whole and OmegaConf.is_interpolation(OmegaConf.select(config, section), name)
+        return [] if filled_in else [Problem(key, "is empty", fix)]
     why = hindrance(Path(inside, folder))
     return [] if why is None else [Problem(key, f"nothing can be written to {folder}: {why}", fix)]

@@ -43,7 +43,7 @@ def prepare(overrides: Sequence[str]) -> list[str]:
 def is_sweep(text: str, loader: ConfigLoader) -> bool:
     """Whether an override stands for several values. False for one that cannot be read."""
     try:
-        return bool(OverridesParser.create(config_loader=loader).parse_override(text).is_sweep_override())
+        return bool(OverridesParser.create(config_loader=loader).parse_overrides([text])[0].is_sweep_override())
     except HydraException:
         return False
 
@@ -142,12 +142,15 @@ def problems_of(text: str, loader: ConfigLoader) -> list[Problem]:
 def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
     """What a single override has wrong with its form, its key or its choice."""
     try:
-        override = OverridesParser.create(config_loader=loader).parse_override(text)
+        override = OverridesParser.create(config_loader=loader).parse_overrides([text])[0]
     except HydraException as error:
         return malformed(text, describe(error))
     key = override.key_or_group
     if added := _added(text, key, loader):
         return added
+    if key == "hydra.searchpath":  # the check looks where --config-dir says; a search path is for files
+        what = "is for files of configuration; on the command line it would not be checked"
+        return Problem(key, what, "Type --config-dir FOLDER")
     if key.partition(".")[0].partition("/")[0] == "hydra" or override.is_delete():
         return missing_plugin(key, override, loader)
     group = key.replace(".", "/")

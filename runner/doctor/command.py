@@ -18,7 +18,7 @@ from runner.doctor import judging, machine, sweep
 from runner.doctor.checks import check
 from runner.doctor.findings import Finding
 from runner.doctor.first import First
-from runner.doctor.fit import Measured, fit, link_yaml, write_link
+from runner.doctor.fit import Measured, fit, hindrance, link_yaml, write_link
 from runner.doctor.machine import Machine
 from runner.doctor.other import Answers
 from runner.endpoint import endpoint
@@ -28,6 +28,7 @@ from runner.launch.warm import warm_up
 
 KEYS = ("hardware", "hardware.nodes", "node.rank", "node.wait", "rendezvous", "out")
 LOCAL = 2  # processes of a sweep on one machine
+UNSTEADY = 1.0  # how far off a measured size may be before it is told
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,9 @@ def read(arguments: Sequence[str]) -> Asked:
         problems.append(Problem("node.wait", f"'{wait}' is no number of seconds above 0"))
     if where is not None and endpoint(where) is None:
         problems.append(Problem("rendezvous", f"'{where}' is no HOST:PORT", "Type rendezvous=10.0.0.5:29400, say"))
+    out = Path(values.get("out", "link.yaml"))
+    if (hindered := hindrance(out)) is not None:
+        problems.append(Problem("out", hindered, "Name another file: out=FILE"))
     if problems:
         raise ConfigError(problems)
     rank, count = int(numbers["node.rank"]), int(nodes)
@@ -116,7 +120,7 @@ def read(arguments: Sequence[str]) -> Asked:
         raise ConfigError([Problem("rendezvous", "the nodes must be told where they meet", fix)])
     if where is not None and not rank and count == 1:
         raise ConfigError([Problem("rendezvous", f"{where} has no effect on one node", "Add hardware.nodes=2")])
-    return Asked(count, rank, seconds, where, Path(values.get("out", "link.yaml")), "--json" in values)
+    return Asked(count, rank, seconds, where, out, "--json" in values)
 
 
 def _alone(asked: Asked, report: _Report) -> None:
@@ -208,6 +212,15 @@ def _measured(asked: Asked, report: _Report, measured: Measured, between: str) -
         f"{between}: {measured.way.alpha * 1e3:.3f} ms a message, {measured.mbit:,.1f} Mbit/s, from {len(measured.points)} sizes "
         f"(at most {measured.worst:.0%} off, at {measured.where:,} bytes); python -m runner plan --link {asked.out} uses it"
     )
+    if measured.worst > UNSTEADY:
+        what = f"two numbers do not describe what was measured ({measured.worst:.0%} off, at {measured.where:,} bytes)"
+        report.add(
+            Finding(
+                what,
+                "Other work on the machines or the network disturbs it: run it again when they are idle",
+                wrong=False,
+            )
+        )
 
 
 class _Report:

@@ -67,13 +67,23 @@ def link_yaml(measured: Measured, between: str) -> str:
     )
 
 
-def write_link(path: Path, text: str) -> None:
-    """Write link.yaml. Raises RunnerError where something else has that name."""
+def hindrance(path: Path) -> str | None:
+    """Why nothing is to be written at that place: something else has the name. None if nothing hinders."""
     try:
         if path.exists() and not path.read_text(errors="replace").startswith(HEADER):
-            raise RunnerError(f"{path} is there, and not from a doctor: name another file by out=FILE")
-        path.write_text(text)
+            return f"{path} is there, and not from a doctor"
     except OSError as error:
-        raise RunnerError(
-            f"{path} cannot be written: {error.strerror or error}. Name another file by out=FILE"
-        ) from error
+        return f"{path} cannot be written: {error.strerror or error}"
+    return None
+
+
+def write_link(path: Path, text: str) -> None:
+    """Write link.yaml. Raises RunnerError where that cannot be."""
+    try:
+        hindered = hindrance(path)
+        if hindered is None:
+            path.write_text(text)
+    except OSError as error:
+        hindered = f"{path} cannot be written: {error.strerror or error}"
+    if hindered is not None:
+        raise RunnerError(f"{hindered}. Name another file by out=FILE")

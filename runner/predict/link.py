@@ -110,10 +110,11 @@ def _reduction(plan: Plan, shape: Shape, sizes: Sizes, name: str, backward: floa
     size = gradient_bytes(plan, sizes)
     bucket = bucket_bytes(plan)
     last = size * sizes.last / max(1, sizes.parameters)
-    return after_backward(backward, buckets_of(size, bucket, last), lambda part: _time(name, shape, part))
+    return after_backward(backward, buckets_of(size, bucket, last), lambda part: seconds_of(name, shape, part))
 
 
-def _time(name: str, shape: Shape, size: float) -> float:
+def seconds_of(name: str, shape: Shape, size: float) -> float:
+    """An all-reduce of so many bytes by an algorithm of `algorithm_of`."""
     if name == "recursive doubling":
         return allreduce.doubling(shape.processes, shape.slowest, size)
     return ALGORITHMS[name](shape, size)

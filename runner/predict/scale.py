@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.plan import Plan, Sizes
 from runner.predict.allreduce import ALGORITHMS, Shape, best
-from runner.predict.link import bucket_bytes, gradient_bytes, reductions_of
+from runner.predict.link import algorithm_of, bucket_bytes, gradient_bytes, reductions_of, seconds_of
 from runner.predict.overlap import after_backward, buckets_of
 from runner.predict.pace import Pace
 
@@ -21,13 +21,15 @@ ON_A_NODE = 8  # devices, where the plan has one node
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """So many devices: seconds of an all-reduce of the gradient by each algorithm, the fastest of them for one bucket, and with
-    it the seconds of an update and the part of them that is spent computing (None without a measured pace)."""
+    """So many devices: seconds of an all-reduce of the gradient by each algorithm, the fastest of them for one bucket, the
+    `algorithm` that would run, and with that the seconds of an update and the part of them that is spent computing (None without
+    a measured pace)."""
 
     devices: int
     nodes: int
     seconds: dict[str, float]
     fastest: str
+    algorithm: str
     update: float | None
     efficiency: float | None
 
@@ -43,12 +45,13 @@ def scale(plan: Plan, sizes: Sizes, shape: Shape, pace: Pace | None) -> Iterator
     bucket = min(bucket_bytes(plan), size)
     for count in COUNTS:
         here = replace(shape, processes=count, nodes=max(1, count // local))
-        name = best(here, bucket)
+        name = algorithm_of(plan, here, sizes)
         yield Row(
             devices=count,
             nodes=here.nodes,
             seconds={name: time(here, size) for name, time in ALGORITHMS.items()},
-            fastest=name,
+            fastest=best(here, bucket),
+            algorithm=name,
             **_update(plan, here, name, (size, bucket, last), pace),
         )
 
@@ -61,7 +64,7 @@ def _update(
     pace = pace.scaled_to(plan.arithmetic.per_device)
     reductions, hidden = reductions_of(plan)
     backward = pace.micro * pace.backward * hidden
-    waiting = after_backward(backward, buckets_of(*parts), lambda part: ALGORITHMS[name](shape, part))
+    waiting = after_backward(backward, buckets_of(*parts), lambda part: seconds_of(name, shape, part))
     alone = plan.arithmetic.accum * pace.micro + pace.tail
     update = alone + reductions * waiting
     return {"update": update, "efficiency": alone / update}

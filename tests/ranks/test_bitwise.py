@@ -12,7 +12,7 @@ import pytest
 
 from tests.running import Bench, Run
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 ITEMS = 85  # at 16 a window: five, and one of 5 items in micro-batches of 2, 2 and 1
 LEARNING = ("optim=adamw", "optim.lr=0.003", "optim.clip=1.0", "schedule=cosine", "schedule.warmup=5", "batch.size=16")

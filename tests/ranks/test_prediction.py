@@ -12,7 +12,7 @@ from runner.predict.advice import fitting
 from runner.predict.memory import predict, predicted, survey
 from tests.running import Bench, plan_of
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 WITHIN = 0.05
 WIDE = ("tests.probe_memory.Wide", {"width": 256, "depth": 8, "items": 400})

@@ -75,6 +75,7 @@ def test_every_shipped_recipe_has_a_doc_line_and_no_code() -> None:
         assert not list(recipe.file.parent.glob("*.py"))
 
 
+@pytest.mark.slow
 def test_a_recipe_ends_with_the_verdict_against_its_reference(tmp_path: Path) -> None:
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "tiny.yaml").write_text(TINY)

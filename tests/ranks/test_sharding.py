@@ -12,7 +12,7 @@ from tests.probe_text import Text
 from tests.ranks.test_exactness import ITEMS, LEARNING, parting
 from tests.running import Bench, Run
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 TASK = {"items": ITEMS, "evaluated": 7, "depth": 2}
 FP64 = (*LEARNING, "precision=fp64", "budget.updates=12")

@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.nodes import WHY
 from tests.commands import DEADLINE, PROJECT, Done, rows, runner, started, status
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 SMALL = ["task.width=32", "task.layers=1", "task.heads=2", "task.vocabulary=256"]
 

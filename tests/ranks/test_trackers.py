@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from tests.commands import Done, rows, runner, started, status, tiny, until, workshop
 from tests.offline import WandbRun, read_wandb, tensorboard_curves, wandb_run
 
-pytestmark = pytest.mark.ranks
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
 
 
 def needs(package: str) -> pytest.MarkDecorator:

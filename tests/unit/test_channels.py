@@ -50,6 +50,15 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "not all that was said could be written: No space left on device\n")
 
 
+@pytest.mark.ranks
+def test_closed_channels_are_those_of_nobody(tmp_path: Path) -> None:
+    """Their numbers are not given to the next file that is opened, over which a rank would write."""
+    line = f"{sys.executable} -m runner budget.updates=3 hydra.run.dir=run <&- >&- 2>&-"
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    assert subprocess.run(["sh", "-c", line], cwd=tmp_path, env=environment, timeout=90, check=False).returncode == 0
+    assert len((tmp_path / "run" / "updates.jsonl").read_text().splitlines()) == 3
+
+
 def test_nobody_hears_of_an_error_either(tmp_path: Path) -> None:
     assert unread(tmp_path, "accum=-1", both=True)[0] == 2
 

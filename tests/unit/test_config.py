@@ -57,6 +57,8 @@ WRONG = {
     "schedule=constant schedule.end=0": ("schedule.end", ["schedule=linear and schedule=cosine have it"]),
     "precision.scale=512": ("precision.scale", ["512", "Use precision=fp16"]),
     "optim.name=sgd": ("optim.name", ["Type optim=sgd"]),
+    "hardware=2node link=wan link.simulate=true": ("link.loss", ["Set link.loss=0"]),  # and no word of link=none
+    "hardware=3node hardware.processes=4 link=1gbit": ("hardware.processes", ["Set a multiple"]),  # and none of 3
     "accum.much=4": ("accum.much", ["type accum=..."]),
     "hardwear=2gpu": ("hardwear", ["Did you mean hardware?"]),
     "hardware=0cpu": ("hardware", ["'0cpu'", "2cpu", "{processes}cpu"]),

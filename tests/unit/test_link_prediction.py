@@ -178,6 +178,11 @@ def test_scale_on_paper() -> None:
     for row in rows:
         here = Shape(row.devices, row.nodes, shape.inside, shape.between)
         assert row.seconds == {name: time(here, 10 * MB) for name, time in allreduce.ALGORITHMS.items()}
+        assert row.algorithm == "ring", "gloo's, whatever would be faster"
+    plan, sizes = planned("link=10gbit", "hardware=4096gpu", "hardware.nodes=512")
+    quick = list(scale(plan, sizes, shape, PACE))
+    assert all(row.algorithm == row.fastest for row in quick)
+    assert quick[-1].fastest != "ring" and (quick[-1].update or 0) < (rows[-1].update or 0)
     flat, aware = (rows[-1].seconds[n] for n in ("ring", "rings inside and between nodes"))
     assert flat > 5 * aware, "a flat ring pays the network's latency at every device, one between nodes at every node"
 
@@ -258,7 +263,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--scale"], "what joins the nodes is not known"),
         (["link=1gbit", "--link", str(file)], "given twice"),
         (["--from"], "needs a value"),
-        (["--frm=x"], "It takes --json, --load, --memory, --scale, --from, --link, --inside"),
+        (["--frm=x"], "--json, --load, --memory, --scale, --from, --link, --inside"),
     ):
         with pytest.raises(ConfigError, match=said):
             plan_command([*BUSY, *wrong])

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from runner.cli import main
+from runner.compose.loading import loader
+from runner.compose.overrides import problems_of
 
 # what is typed, how the line begins, and what else it tells
 SLIPS: dict[tuple[str, ...], tuple[str, list[str]]] = {
@@ -32,6 +34,7 @@ SLIPS: dict[tuple[str, ...], tuple[str, list[str]]] = {
     ("--memory",): ("--memory: is not a flag. ", ["plan has it: python -m runner plan --memory"]),
     ("plan", "--jsn"): ("--jsn: is not a flag of plan. ", ["Did you mean --json?", "--config-dir"]),
     ("plan", "--cfg", "job"): ("--cfg=job: is not a flag of plan. ", []),
+    ("hydra.searchpath=[file:///ours]",): ("hydra.searchpath: is for files ", ["Type --config-dir FOLDER"]),
     ("=3",): ("=3: names no key before the =. ", []),
     ("",): ("'': ", ["not set"]),
     ("accum",): ("accum: is neither a verb nor key=value. ", ["Type accum=..."]),
@@ -94,3 +97,9 @@ def test_a_slip_is_one_line_that_says_what_to_type(
 def test_control_what_is_well_formed_is_shown(typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(typed) == 0
     assert "accum: 3" in capsys.readouterr().out.splitlines()
+
+
+def test_a_glob_of_choices_is_read() -> None:
+    with loader([]) as using:
+        assert problems_of("sync=glob(*_batch)", using) == []
+        assert len(problems_of("sync=some_batch", using)) == 1
