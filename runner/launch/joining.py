@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from multiprocessing.connection import wait
@@ -55,7 +55,7 @@ def seat_of(overrides: Sequence[str]) -> Seat | None:
     rank = given.get("node.rank", "0")
     if not rank.isdigit() or int(rank) == 0:
         return None  # what is wrong with it is said with all the rest
-    problems = []
+    problems = list(_beyond(int(rank), overrides))
     where = given.get("rendezvous")
     if where is None or endpoint(where) is None:
         what = (
@@ -74,6 +74,15 @@ def seat_of(overrides: Sequence[str]) -> Seat | None:
         raise ConfigError(problems)
     assert where is not None
     return Seat(int(rank), where, seconds)
+
+
+def _beyond(rank: int, overrides: Sequence[str]) -> Iterator[Problem]:
+    """A rank that the number of nodes does not have, where that was typed, too."""
+    typed = [re.fullmatch(r"\+*(?:hardware=(\d+)node|hardware\.nodes=(\d+))", o) for o in overrides]
+    counts = [int(found[1] or found[2]) for found in typed if found]
+    if counts and rank >= counts[-1]:
+        what = f"{rank} is none of the {counts[-1]} nodes, which are counted from 0"
+        yield Problem("node.rank", what, f"Use node.rank={counts[-1] - 1}, say" if counts[-1] > 1 else "")
 
 
 def common(arguments: Sequence[str]) -> list[str]:

@@ -108,6 +108,18 @@ def test_an_other_version_is_refused() -> None:
         assert said is not None and "Install the same on all nodes" in said
 
 
+def test_a_rank_that_the_typed_nodes_do_not_have_is_refused_at_once() -> None:
+    from runner.errors import ConfigError
+    from runner.launch.joining import seat_of
+
+    where = "rendezvous=127.0.0.1:29400"
+    for typed in ("hardware=2node", "hardware.nodes=2"):
+        assert seat_of([typed, "node.rank=1", where]) is not None
+        with pytest.raises(ConfigError, match="2 is none of the 2 nodes"):
+            seat_of([typed, "node.rank=2", where])
+    assert seat_of(["hardware=2node,3node", "node.rank=2", where]) is not None
+
+
 def test_nobody_waits_for_ever(tmp_path: Path) -> None:
     alone = runner(workshop(tmp_path / "one"), "node.rank=1", "node.wait=2", _rendezvous()).expect(1)
     assert re.search(r"nobody answers at 127\.0\.0\.1:\d+ after 2 s", alone.err)
