@@ -7,6 +7,7 @@ to the first node. Where that cannot be reached any more the folder stays, and i
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import time
