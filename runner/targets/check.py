@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import Problem
 from runner.schema import Config, CustomOptim, CustomSchedule
+from runner.section import is_dotted
 from runner.targets.methods import lacking
 from runner.targets.modules import Fault, Undecided
 from runner.targets.names import Found, find
@@ -18,7 +18,6 @@ from runner.targets.parameters import Parameters, is_a, parameters
 from runner.task import REQUIRED
 
 LISTED = 12  # names that a message offers at most
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _SCHEDULER = "torch.optim.lr_scheduler.LRScheduler"
 
 
@@ -67,7 +66,7 @@ def _nested(key: str, value: Any) -> Iterator[_Call]:
 
 
 def _problems(call: _Call, here: bool) -> Iterator[Problem]:
-    if not isinstance(call.target, str) or not _DOTTED.fullmatch(call.target):
+    if not isinstance(call.target, str) or not is_dotted(call.target):
         fix = f"Give its full name: {call.target_key}=my_module.MyClass"
         yield Problem(call.target_key, f"{call.target!r} does not name a class", fix)
         return
