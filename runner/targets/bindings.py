@@ -29,6 +29,19 @@ def bindings(body: Sequence[ast.stmt]) -> Bound:
     return bound
 
 
+def rebound(body: Sequence[ast.stmt]) -> frozenset[str]:
+    """The names that more than one statement binds: what stood between them means the earlier one. `import a.b` after
+    `import a.c` leaves `a` as it was."""
+    seen: set[str] = set()
+    again: set[str] = set()
+    for statement in body:
+        plain = isinstance(statement, ast.Import) and not any(a.asname for a in statement.names)
+        names = set() if plain else set(_names_in([statement]))
+        again |= names & seen
+        seen |= names
+    return frozenset(again)
+
+
 def _certainly(statement: ast.stmt) -> set[str]:
     """The names that a statement is certain to bind, one value each."""
     match statement:
@@ -109,15 +122,3 @@ def is_rewritten(tree: ast.Module) -> bool:
                 return True
     outside = [n for s in tree.body for n in ([s, *s.body] if isinstance(s, ast.ClassDef) else [s])]
     return any(isinstance(n, ast.Name) and n.id in ("vars", "locals") for n in _here(outside))
-
-
-def tampered(tree: ast.Module) -> frozenset[str]:
-    """What is set on a name from outside its own statements, as `Class.attribute`; `Class.*` where it is not told which."""
-    found = set()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Attribute(value=ast.Name(id=name) | ast.Attribute(attr=name), attr=attr, ctx=ast.Store()):
-                found.add(f"{name}.{attr}")
-            case ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name) | ast.Attribute(attr=name), *_]):
-                found.add(f"{name}.*")
-    return frozenset(found)

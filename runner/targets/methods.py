@@ -6,9 +6,13 @@ import ast
 from collections.abc import Sequence
 
 from runner.targets.bindings import bindings
+from runner.targets.exposed import handed_over
 from runner.targets.modules import Undecided
 from runner.targets.names import Found, look_up, qualified
 from runner.targets.parameters import DEPTH, SILENT, WITH_INIT, check_form
+
+# What sets an attribute on an object without naming it as one. torch's modules find those in `_modules` as attributes.
+_SETS = ("__dict__", "__setattr__", "setattr", "register_module", "add_module", "_modules", "apply")
 
 
 def lacking(of: Found, methods: Sequence[str]) -> list[str]:
@@ -29,10 +33,12 @@ def _attributes(of: Found, depth: int) -> set[str]:
                 found.add(attr)
             case ast.AnnAssign(target=ast.Name(id=name)):
                 found.add(name)
-            case ast.Attribute(attr="__dict__" | "__setattr__" | "register_module" | "add_module"):
+            case ast.Attribute(attr=attr) if attr in _SETS:
                 raise Undecided
             case ast.Name(id="setattr" | "vars" | "locals"):
                 raise Undecided
+    if handed_over(node) & {"__class__", *_selves(node)}:
+        raise Undecided  # who is given the object may set anything on it
     if found & {"__getattr__", "__getattribute__", "__init_subclass__", "__new__", "__class__"}:
         raise Undecided
     found |= of.set_from_outside()
@@ -43,3 +49,9 @@ def _attributes(of: Found, depth: int) -> set[str]:
         if name not in SILENT | WITH_INIT:
             found |= _attributes(look_up(name), depth - 1)
     return found
+
+
+def _selves(node: ast.ClassDef) -> set[str]:
+    """What the functions of a class call their object, or the class itself."""
+    functions = [f for f in ast.walk(node) if isinstance(f, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return {a.arg for f in functions for a in [*f.args.posonlyargs, *f.args.args][:1]}

@@ -16,9 +16,11 @@ from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
-from runner.targets.bindings import Bound, bindings, is_loose, is_rewritten, tampered
+from runner.targets.bindings import Bound, bindings, is_loose, is_rewritten, rebound
+from runner.targets.exposed import tampered
 
 _INSTALLED = ("site-packages", "dist-packages")
+_KNOWN = {*sys.stdlib_module_names, __name__.partition(".")[0]}  # these set nothing on the classes of a project
 
 
 class Undecided(Exception):
@@ -48,6 +50,8 @@ class Module:
     bound: Bound = field(default_factory=dict)
     loose: bool = False
     tampered: frozenset[str] = frozenset()  # what is set on classes from outside them: `Class.attribute`
+    rebound: frozenset[str] = frozenset()  # names that mean one thing first and another later
+    imports: tuple[ast.Import | ast.ImportFrom, ...] = ()  # wherever they stand
 
     @property
     def place(self) -> str:
@@ -57,6 +61,12 @@ class Module:
             if known in path.parts:
                 return str(Path(*path.parts[path.parts.index(known) + 1 :]))
         return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+    @property
+    def installed(self) -> bool:
+        """Whether it came with Python, was installed, or is ours, rather than written beside what is run."""
+        parts = self.path.parts if self.path is not None else ()
+        return bool(set(_INSTALLED).intersection(parts)) or self.name.partition(".")[0] in _KNOWN
 
     @property
     def package(self) -> str:
@@ -206,4 +216,6 @@ def _parsed(name: str, path: Path, folders: tuple[str, ...], _changed: int, _siz
     bound, rewritten = bindings(tree.body), is_rewritten(tree)
     if rewritten:
         bound = dict.fromkeys(bound)
-    return Module(name, path, folders, bound, rewritten or is_loose(tree), tampered(tree))
+    imports = tuple(n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)))
+    loose = rewritten or is_loose(tree)
+    return Module(name, path, folders, bound, loose, tampered(tree), rebound(tree.body), imports)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from runner.targets.bindings import bound_by
 from runner.targets.modules import Fault, Module, Undecided, classes, has_submodule, module
 
 STEPS = 12  # from a name to what it stands for; more are not followed
+BESIDE = 16  # modules beside a task's that are read for what they set on it
 
 
 @dataclass(frozen=True)
@@ -24,9 +26,9 @@ class Found:
         return f"{self.module.place}, line {self.node.lineno}"
 
     def set_from_outside(self) -> set[str]:
-        """The attributes that its module or the package around it sets on it afterwards; `*` where it is not told which."""
-        tampered = self.module.tampered | _around(self.module)
-        return {entry.partition(".")[2] for entry in tampered if entry.partition(".")[0] == self.node.name}
+        """The attributes that its module, one that this imports or a package around it sets on it; `*` where it is not told which."""
+        tampered = set_by(self.module) | _around(self.module)
+        return {entry.partition(".")[2] for entry in tampered if entry.partition(".")[0] in (self.node.name, "*")}
 
 
 def find(target: str) -> Found:
@@ -77,6 +79,8 @@ def _qualified(within: Module, name: str, steps: int) -> str:
         if within.loose or not hasattr(builtins, name):
             raise Undecided
         return f"builtins.{name}"
+    if name in within.rebound:
+        raise Undecided
     statement = within.bound[name]
     match statement:
         case ast.ClassDef() | ast.FunctionDef():
@@ -102,6 +106,8 @@ def _follow(within: Module, name: str, steps: int) -> Found | Module:
         if _filled_from_elsewhere(within, name):
             raise Undecided
         raise Fault(f"{within.name} ({within.place}) has no class or function {name}", classes(within))
+    if _replaced(within, name):
+        raise Undecided
     statement = within.bound[name]
     match statement:
         case ast.ClassDef() | ast.FunctionDef():
@@ -122,17 +128,25 @@ def _filled_from_elsewhere(within: Module, name: str) -> bool:
     """Whether something else may give a module a name: where it has nothing of its own, or its package sets names on it."""
     if within.path is not None and not classes(within):
         return True
+    return _replaced(within, name)
+
+
+def _replaced(within: Module, name: str) -> bool:
+    """Whether a package around a module sets a name on it, whatever the module itself has under that name."""
     last = within.name.rpartition(".")[2]
     return bool({f"{last}.{name}", f"{last}.*"} & _around(within))
 
 
 def _around(within: Module) -> frozenset[str]:
-    """What the package around a module sets on things, as `Module.tampered`."""
+    """What the packages around a module set on things, as `Module.tampered`: of one that was installed only the nearest."""
     package = within.name.rpartition(".")[0]
+    if not package:
+        return frozenset()
     try:
-        return module(package).tampered if package else frozenset()
+        around = module(package)
     except Fault:  # it was installed, and taken to be sound
         raise Undecided from None
+    return set_by(around) | (frozenset() if around.installed else _around(around))
 
 
 def _imported(within: Module, statement: ast.ImportFrom, name: str, steps: int) -> Found | Module:
@@ -149,6 +163,38 @@ def _imported(within: Module, statement: ast.ImportFrom, name: str, steps: int) 
         if source.partition(".")[0] != within.name.partition(".")[0]:
             raise Undecided from None
         raise Fault(f"{within.place}, line {statement.lineno}, imports {name}, but {fault.what}") from None
+
+
+def set_by(within: Module) -> frozenset[str]:
+    """What a module sets on things, as `Module.tampered`, and those beside it that it imports, which may reach back into it."""
+    if within.installed or within.path is None:
+        return within.tampered
+    folder = within.path.parents[within.name.count(".") + (within.path.stem == "__init__")]
+    seen, queue = {within.name: within}, [within]
+    while queue and len(seen) < BESIDE:
+        for name in _imports(queue.pop()):
+            try:
+                found = module(name) if name not in seen else within
+            except (Undecided, Fault):
+                continue
+            if name not in seen and not found.installed and found.path and found.path.is_relative_to(folder):
+                seen[name] = found
+                queue.append(found)
+    return frozenset().union(*(m.tampered for m in seen.values()))
+
+
+def _imports(of: Module) -> Iterator[str]:
+    """The full names of the modules that a module may import."""
+    for statement in of.imports:
+        if isinstance(statement, ast.Import):
+            yield from (alias.name for alias in statement.names)
+            continue
+        try:
+            source = _source(of, statement)
+        except Undecided:
+            continue
+        yield source
+        yield from (f"{source}.{alias.name}" for alias in statement.names)
 
 
 def _source(within: Module, statement: ast.ImportFrom) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ WITH_INIT = {
     "torch.optim.optimizer.Optimizer", "torch.optim.lr_scheduler.LRScheduler",
 }  # fmt: skip
 _DATACLASS = "dataclasses.dataclass"
+_NO_FIELD = {"typing.ClassVar", "typing_extensions.ClassVar", "dataclasses.KW_ONLY"}
 _HARMLESS = {"typing.final", "abc.ABCMeta"}
 
 
@@ -176,8 +178,8 @@ def _check_annotations(body: Sequence[ast.stmt]) -> None:
 
 def _field(of: Found, statement: ast.AnnAssign) -> bool | None:
     """Whether a field must be given; None for what is no parameter of the constructor."""
-    text, value = ast.unparse(statement.annotation), statement.value
-    if "ClassVar" in text or "KW_ONLY" in text:
+    value = statement.value
+    if _is_no_field(of, statement.annotation):
         return None
     if value is None:
         return True
@@ -192,3 +194,23 @@ def _field(of: Found, statement: ast.AnnAssign) -> bool | None:
     if init is not None and not init.value:
         return None
     return not {"default", "default_factory"} & set(given)
+
+
+def _is_no_field(of: Found, annotation: ast.expr) -> bool:
+    """Whether an annotation takes its name from the fields, under whatever name that was imported. Raises Undecided where it
+    may stand for one that does."""
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        try:
+            return _is_no_field(of, ast.parse(annotation.value, mode="eval").body)
+        except SyntaxError:
+            raise Undecided from None
+    if isinstance(annotation, (ast.BinOp, ast.Constant)):  # a union, None
+        return False
+    full = qualified(of.module, annotation)
+    if full in _NO_FIELD:
+        return True
+    if full in ("typing.Annotated", "typing.Final"):
+        raise Undecided
+    if full.partition(".")[0] not in sys.stdlib_module_names and not isinstance(look_up(full).node, ast.ClassDef):
+        raise Undecided
+    return False

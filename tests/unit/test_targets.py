@@ -95,6 +95,12 @@ WRONG: list[tuple[str, dict[str, Any], list[tuple[str, list[str]]]]] = [
       ("task.parts.0._target_", ["without width"])]),
     ("nested.Nested", {"loss_of": {"_target_": "Bare"}, "a": {"b": {"_target_": 3}}},
      [("task.loss_of._target_", ["'Bare'", "my_module.MyClass"]), ("task.a.b._target_", ["3 does not name"])]),
+    ("plainly.Task", {}, [("task._target_", ["no method loss"]), ("task._target_", ["without width"])]),
+    ("plainly.Same", {"widht": 1}, [("task._target_", ["no method loss"]), ("task.widht", ["task.width?"]), ("task._target_", ["without width"])]),
+    ("plainly.Fields", {"count": 1}, [("task.count", ["Its keys are: width"]), ("task._target_", ["without width"])]),
+    ("given.fields.Plain", {"count": 1}, [("task.count", ["Its keys are: width"]), ("task._target_", ["without width"])]),
+    ("given.core.Kept", {}, [("task._target_", ["no method model"])]),
+    ("übung.Aufgabe", {}, [("task._target_", ["task._target_=übung.Aufgabe_ß?"])]),
 ]  # fmt: skip
 
 
@@ -136,6 +142,26 @@ RIGHT: list[tuple[str, dict[str, Any]]] = [
     ("deep.er.est.Deepest", {}),
     ("nested.Nested", {"loss_of": {"_target_": "mine.Renamed", "width": 2}}),
     ("runner.tasks.digits.Digits", {"width": 8}),
+    ("given.core.Task", {}),
+    ("given.core.Made", {}),
+    ("given.by_decorator.Added", {}),
+    ("given.by_decorator.Made", {"colour": 1}),
+    ("given.by_decorator.Annotated", {}),
+    ("given.by_decorator.Quoted", {}),
+    ("given.by_name.Looped", {}),
+    ("given.by_name.Renamed", {"colour": 1}),
+    ("given.by_name.Reached", {}),
+    ("given.by_name.Attached", {}),
+    ("given.by_name.Indirect", {}),
+    ("given.by_name.ByClass", {}),
+    ("given.twice.Task", {"colour": 1}),
+    ("given.modules.Listed", {}),
+    ("given.modules.Named", {}),
+    ("given.modules.Set", {}),
+    ("given.fields.Plain", WIDTH),
+    ("beside.Task", {}),
+    ("beside.Deep", {}),
+    ("übung.Aufgabe_ß", {}),
 ]
 
 
