@@ -142,7 +142,7 @@ class Losses:
             where = f"every micro-batch's loss is finite, the gradient's norm is {bad.grad_norm}"
         raise NonFiniteError(
             f"update {bad.update} is not finite: {where}. nonfinite=skip leaves such updates out; "
-            "a smaller optim.lr or optim.clip=1.0 may avoid them",
+            f"{_cure(bad.update, [what for _, _, what in found])}",
             rank=found[0][0] if found else None,
         )
 
@@ -186,6 +186,15 @@ class Losses:
             scale=next(values) if u.scale is not None else None,
             peak_memory=u.peak_memory,
         )
+
+
+def _cure(update: int, found: list[str]) -> str:
+    """What may help against an update that is not finite; `found` says what its micro-batches had."""
+    if any(what.startswith("weight") for what in found):
+        return "the weight is what the task's loss returns"
+    if update == 1:
+        return "nothing was updated before it, so the data, the loss or the initial weights are at fault"
+    return "a smaller optim.lr or optim.clip=1.0 may avoid them"
 
 
 def _tensors(micros: list[_Micro], updates: list[_Update]) -> list[Tensor]:

@@ -17,6 +17,7 @@ from math import inf
 from multiprocessing.connection import wait
 from typing import Any
 
+from runner.counts import counted
 from runner.endpoint import endpoint
 from runner.errors import ConfigError, Problem, RunnerError, WorkerFailed
 from runner.follow import CHUNK
@@ -82,7 +83,7 @@ def _beyond(rank: int, overrides: Sequence[str]) -> Iterator[Problem]:
     typed = [re.fullmatch(r"\+*(?:hardware=(\d+)node|hardware\.nodes=(\d+))", o) for o in overrides]
     counts = [int(found[1] or found[2]) for found in typed if found]
     if counts and rank >= counts[-1]:
-        what = f"{rank} is none of the {counts[-1]} nodes, which are counted from 0"
+        what = f"of {counted(counts[-1], 'node')}, counted from 0, {rank} is none"
         yield Problem("node.rank", what, f"Use node.rank={counts[-1] - 1}, say" if counts[-1] > 1 else "")
 
 

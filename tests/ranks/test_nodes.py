@@ -115,7 +115,7 @@ def test_a_rank_that_the_typed_nodes_do_not_have_is_refused_at_once() -> None:
     where = "rendezvous=127.0.0.1:29400"
     for typed in ("hardware=2node", "hardware.nodes=2"):
         assert seat_of([typed, "node.rank=1", where]) is not None
-        with pytest.raises(ConfigError, match="2 is none of the 2 nodes"):
+        with pytest.raises(ConfigError, match="of 2 nodes, counted from 0, 2 is none"):
             seat_of([typed, "node.rank=2", where])
     assert seat_of(["hardware=2node,3node", "node.rank=2", where]) is not None
 

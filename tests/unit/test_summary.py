@@ -12,7 +12,7 @@ from runner.compose.app import compose_one
 from runner.compose.arguments import parse
 from runner.rounds import show_rounds
 from runner.rundir import RunFolder
-from runner.summary import Summary, show_run, show_sweep
+from runner.summary import Row, Summary, show_run, show_sweep
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_what_was_typed_is_no_markup(summary: Summary) -> None:
     out = io.StringIO()
     console = Console(file=out, width=200)
     typed = [(f"task.names=[{name}]", f"repeat={n}") for name in ("a,b", "/c") for n in (1, 2)]
-    show_sweep([(overrides, summary) for overrides in typed], console)
+    show_sweep([Row(overrides, "failed", "no [thing]", summary) for overrides in typed], Path("outputs/[day]"), console)
     show_rounds([(overrides, summary) for overrides in typed], console)
     show_run(summary, console)
     text = out.getvalue()
