@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 from runner.launch.warm import warm_up
@@ -14,6 +16,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # as in a shell's background job: tests send Ctrl-C to what they start
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--two-nodes"):
         spread_over_two_nodes()
 
