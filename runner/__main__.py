@@ -1,3 +1,5 @@
+"""The command's start: `python -m runner`, and the installed `samestep`. Little is imported before Ctrl-C and the channels are seen to."""
+
 import sys
 
 

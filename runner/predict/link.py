@@ -30,14 +30,14 @@ def predict(plan: Plan, sizes: Sizes, pace: Pace | None, inside: Link | None = N
         return None
     arithmetic = plan.arithmetic
     name, size = algorithm_of(plan, shape, sizes), gradient_bytes(plan, sizes)
-    reduction = _reduction(plan, shape, sizes, name, backward=0.0)
+    reduction = reduction_of(plan, shape, sizes, name, backward=0.0)
     reductions, hidden = reductions_of(plan)
     facts = {"algorithm": name, "reduction": reduction, "wire_bytes": round(_wire(plan, name, size) * reductions)}
     assumed = list(_assumptions(plan, shape, pace, inside))
     if pace is None:
         return Seconds(**facts, assumptions=tuple(assumed))
     pace = pace.scaled_to(arithmetic.per_device)
-    waiting = reductions * _reduction(plan, shape, sizes, name, pace.micro * pace.backward * hidden)
+    waiting = reductions * reduction_of(plan, shape, sizes, name, pace.micro * pace.backward * hidden)
     compute = arithmetic.accum * pace.micro
     return Seconds(
         **facts,
@@ -103,18 +103,17 @@ def algorithm_of(plan: Plan, shape: Shape, sizes: Sizes) -> str:
     return allreduce.best(shape, min(gradient_bytes(plan, sizes), bucket_bytes(plan)))
 
 
-def _reduction(plan: Plan, shape: Shape, sizes: Sizes, name: str, backward: float) -> float:
+def reduction_of(plan: Plan, shape: Shape, sizes: Sizes, name: str, backward: float) -> float:
     """Seconds of one reduction of the whole gradient that come after a backward of so many."""
     if shape.processes == 1:
         return 0.0
     size = gradient_bytes(plan, sizes)
     bucket = bucket_bytes(plan)
     last = size * sizes.last / max(1, sizes.parameters)
-    return after_backward(backward, buckets_of(size, bucket, last), lambda part: seconds_of(name, shape, part))
+    return after_backward(backward, buckets_of(size, bucket, last), lambda part: _time(name, shape, part))
 
 
-def seconds_of(name: str, shape: Shape, size: float) -> float:
-    """An all-reduce of so many bytes by an algorithm of `algorithm_of`."""
+def _time(name: str, shape: Shape, size: float) -> float:
     if name == "recursive doubling":
         return allreduce.doubling(shape.processes, shape.slowest, size)
     return ALGORITHMS[name](shape, size)

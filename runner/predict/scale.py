@@ -11,8 +11,7 @@ from typing import Any
 
 from runner.plan import Plan, Sizes
 from runner.predict.allreduce import ALGORITHMS, Shape, best
-from runner.predict.link import algorithm_of, bucket_bytes, gradient_bytes, reductions_of, seconds_of
-from runner.predict.overlap import after_backward, buckets_of
+from runner.predict.link import algorithm_of, bucket_bytes, gradient_bytes, reduction_of, reductions_of
 from runner.predict.pace import Pace
 
 COUNTS = tuple(8 << n for n in range(10))  # 8 to 4096
@@ -41,7 +40,6 @@ def scale(plan: Plan, sizes: Sizes, shape: Shape, pace: Pace | None) -> Iterator
     """A row for each number of devices; `shape` says what joins them, and how many are on a node if it has several."""
     local = shape.local if shape.nodes > 1 else ON_A_NODE
     size = gradient_bytes(plan, sizes)
-    last = size * sizes.last / max(1, sizes.parameters)
     bucket = min(bucket_bytes(plan), size)
     for count in COUNTS:
         here = replace(shape, processes=count, nodes=max(1, count // local))
@@ -52,19 +50,16 @@ def scale(plan: Plan, sizes: Sizes, shape: Shape, pace: Pace | None) -> Iterator
             seconds={name: time(here, size) for name, time in ALGORITHMS.items()},
             fastest=best(here, bucket),
             algorithm=name,
-            **_update(plan, here, name, (size, bucket, last), pace),
+            **_update(plan, here, name, sizes, pace),
         )
 
 
-def _update(
-    plan: Plan, shape: Shape, name: str, parts: tuple[float, float, float], pace: Pace | None
-) -> dict[str, float | None]:  # fmt: skip
+def _update(plan: Plan, shape: Shape, name: str, sizes: Sizes, pace: Pace | None) -> dict[str, float | None]:
     if pace is None:
         return {"update": None, "efficiency": None}
     pace = pace.scaled_to(plan.arithmetic.per_device)
     reductions, hidden = reductions_of(plan)
-    backward = pace.micro * pace.backward * hidden
-    waiting = after_backward(backward, buckets_of(*parts), lambda part: seconds_of(name, shape, part))
+    waiting = reduction_of(plan, shape, sizes, name, pace.micro * pace.backward * hidden)
     alone = plan.arithmetic.accum * pace.micro + pace.tail
     update = alone + reductions * waiting
     return {"update": update, "efficiency": alone / update}
