@@ -43,9 +43,14 @@ def prepare(overrides: Sequence[str]) -> list[str]:
 def is_sweep(text: str, loader: ConfigLoader) -> bool:
     """Whether an override stands for several values. False for one that cannot be read."""
     try:
-        return bool(OverridesParser.create(config_loader=loader).parse_overrides([text])[0].is_sweep_override())
+        return bool(_read(text, loader).is_sweep_override())
     except HydraException:
         return False
+
+
+def _read(text: str, loader: ConfigLoader) -> Override:
+    """An override, taken apart. Raises HydraException. Hydra's call for a single one would not know the choices of a `glob`."""
+    return OverridesParser.create(config_loader=loader).parse_overrides([text])[0]
 
 
 def not_swept(text: str, instead: str = "Add -m to run one job for each") -> Problem:
@@ -142,7 +147,7 @@ def problems_of(text: str, loader: ConfigLoader) -> list[Problem]:
 def _problem_of(text: str, loader: ConfigLoader) -> Problem | None:
     """What a single override has wrong with its form, its key or its choice."""
     try:
-        override = OverridesParser.create(config_loader=loader).parse_overrides([text])[0]
+        override = _read(text, loader)
     except HydraException as error:
         return malformed(text, describe(error))
     key = override.key_or_group
